@@ -1,0 +1,2 @@
+//! Set-up, tests, vectors and benches.
+fn main() {}

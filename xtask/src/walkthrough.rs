@@ -239,7 +239,7 @@ mod tests {
             (format!("{edit}```sh walkthrough\n# nothing\n```\n"), "without a command"),
             (format!("{edit}{edit}```sh walkthrough\ntrue\n```\n"), "line 4: must touch exactly one file"),
             (format!("{edit}```sh walkthrough\nfalse\n```\n"), "sh -c false` failed"),
-            (format!("{edit}```sh walkthrough\ncargo test --help\n```\n"), "ran no test"),
+            (format!("{edit}```sh walkthrough\ncargo test --help >/dev/null\n```\n"), "ran no test"),
             ("```rust insert=src/table.rs after=\"nowhere\"\nx\n```\n".to_owned(), "contains `nowhere`"),
             ("```rust insert=src/none.rs after=\"x\"\nx\n```\n".to_owned(), "line 1: "),
         ] {

@@ -1,0 +1,5 @@
+//! stub
+use crate::prelude::*;
+use crate::func::Func;
+/// stub
+pub fn verify(_f: &Func) -> Result<()> { Ok(()) }

@@ -147,7 +147,7 @@ impl Dim {
     pub(super) fn bounds(&self) -> Option<Interval> {
         match &self.0 {
             Repr::Const(n) => Some(Interval::point(i128::from(*n))),
-            Repr::Expr(_) => Some(Interval::of(&Acc::of(self)?.0)),
+            Repr::Expr(_) => Some(Acc::of(self)?.bounds()),
             Repr::Invalid => None,
         }
     }

@@ -226,16 +226,8 @@ impl Dim {
     /// assert_eq!(s.unify(&Dim::from(16)), None);
     /// ```
     pub fn unify(&self, other: &Dim) -> Option<Dim> {
-        if !self.is_valid() || !other.is_valid() {
-            return None;
-        }
-        if self != other {
-            let gap = (self - other).bounds()?;
-            if (gap.lo, gap.hi) != (0, 0) {
-                return None;
-            }
-        }
-        Some(self.min(other).clone())
+        let gap = poly::sum(self, other, -1)?.bounds();
+        ((gap.lo, gap.hi) == (0, 0)).then(|| self.min(other).clone())
     }
 
     /// Whether the two are provably different for every binding.
@@ -248,11 +240,9 @@ impl Dim {
     /// assert!(!s.never_eq(&Dim::from(7)));
     /// ```
     pub fn never_eq(&self, other: &Dim) -> bool {
-        let gap = self - other;
-        let Some(bounds) = gap.bounds() else { return false };
-        match &gap.0 {
-            Repr::Expr(p) => bounds.lo > 0 || bounds.hi < 0 || p.never_zero_by_divisibility(),
-            _ => bounds.lo != 0,
-        }
+        poly::sum(self, other, -1).is_some_and(|gap| {
+            let bounds = gap.bounds();
+            bounds.lo > 0 || bounds.hi < 0 || gap.never_zero_by_divisibility()
+        })
     }
 }

@@ -3,7 +3,8 @@
 use std::iter::{Product, Sum};
 use std::ops::{Add, AddAssign, Mul, MulAssign, Sub, SubAssign};
 
-use super::{Dim, poly};
+use super::Dim;
+use super::poly::{self, Acc};
 
 impl From<i64> for Dim {
     fn from(n: i64) -> Dim {
@@ -41,7 +42,7 @@ fn add(a: &Dim, b: &Dim) -> Dim {
         (Some(a), Some(b)) => a.checked_add(b).map_or(Dim::invalid(), Dim::constant),
         (Some(0), _) => b.clone(),
         (_, Some(0)) => a.clone(),
-        _ => poly::add(a, b, 1),
+        _ => poly::sum(a, b, 1).map_or(Dim::invalid(), Acc::into_dim),
     }
 }
 
@@ -49,7 +50,7 @@ fn sub(a: &Dim, b: &Dim) -> Dim {
     match (a.as_const(), b.as_const()) {
         (Some(a), Some(b)) => a.checked_sub(b).map_or(Dim::invalid(), Dim::constant),
         (_, Some(0)) => a.clone(),
-        _ => poly::add(a, b, -1),
+        _ => poly::sum(a, b, -1).map_or(Dim::invalid(), Acc::into_dim),
     }
 }
 
@@ -59,7 +60,7 @@ fn mul(a: &Dim, b: &Dim) -> Dim {
         (Some(1), _) => b.clone(),
         (_, Some(1)) => a.clone(),
         _ if !b.is_valid() => Dim::invalid(),
-        _ => poly::mul(a, b),
+        _ => poly::product(a, b).map_or(Dim::invalid(), Acc::into_dim),
     }
 }
 

@@ -126,18 +126,6 @@ impl Poly {
         }
     }
 
-    /// `c + d*(..)` is not 0 if `d` does not divide `c`.
-    pub(super) fn never_zero_by_divisibility(&self) -> bool {
-        let (mut divisor, mut constant) = (0, 0);
-        for (mono, k) in &self.terms {
-            match mono.is_one() {
-                true => constant = i128::from(*k),
-                false => divisor = gcd(divisor, i128::from(*k)),
-            }
-        }
-        divisor != 0 && constant % divisor != 0
-    }
-
     fn atoms(&self) -> impl Iterator<Item = &Atom> {
         self.terms.iter().flat_map(|(mono, _)| &mono.0)
     }
@@ -177,6 +165,22 @@ impl Acc {
             Repr::Expr(p) => self.add_poly(p, mono, k),
             Repr::Invalid => None,
         }
+    }
+
+    /// `c + d*(..)` is not 0 if `d` does not divide `c`.
+    pub(super) fn never_zero_by_divisibility(&self) -> bool {
+        let (mut divisor, mut constant) = (0, 0);
+        for (mono, k) in &self.0 {
+            match mono.is_one() {
+                true => constant = *k,
+                false => divisor = gcd(divisor, *k),
+            }
+        }
+        divisor != 0 && constant % divisor != 0
+    }
+
+    pub(super) fn bounds(&self) -> Interval {
+        Interval::of(&self.0)
     }
 
     /// The canonical form, or invalid beyond the limits.
@@ -238,7 +242,7 @@ impl Acc {
 
     /// The quotient by `den`, where the bounds leave only one.
     fn quotient_by_bounds(&self, den: i128) -> Option<i128> {
-        let bounds = Interval::of(&self.0).div_floor(den);
+        let bounds = self.bounds().div_floor(den);
         (bounds.is_finite() && bounds.lo == bounds.hi).then_some(bounds.lo)
     }
 }
@@ -249,25 +253,19 @@ impl Dim {
     }
 }
 
-/// `a + k*b`.
-pub(super) fn add(a: &Dim, b: &Dim, k: i128) -> Dim {
-    let sum = || {
-        let mut acc = Acc::of(a)?;
-        acc.add_dim(b, &Mono::one(), k)?;
-        Some(acc)
-    };
-    sum().map_or(Dim::invalid(), Acc::into_dim)
+/// `a + k*b`, where a small `k` cannot overflow.
+pub(super) fn sum(a: &Dim, b: &Dim, k: i128) -> Option<Acc> {
+    let mut acc = Acc::of(a)?;
+    acc.add_dim(b, &Mono::one(), k)?;
+    Some(acc)
 }
 
-pub(super) fn mul(a: &Dim, b: &Dim) -> Dim {
-    let product = || {
-        let mut acc = Acc::default();
-        for (mono, k) in &Acc::of(a)?.0 {
-            acc.add_dim(b, mono, *k)?;
-        }
-        Some(acc)
-    };
-    product().map_or(Dim::invalid(), Acc::into_dim)
+pub(super) fn product(a: &Dim, b: &Dim) -> Option<Acc> {
+    let mut acc = Acc::default();
+    for (mono, k) in &Acc::of(a)?.0 {
+        acc.add_dim(b, mono, *k)?;
+    }
+    Some(acc)
 }
 
 pub(super) fn floor_div(p: &Poly, c: i64) -> Option<Dim> {
@@ -296,7 +294,7 @@ pub(super) fn floor_div(p: &Poly, c: i64) -> Option<Dim> {
             None => break,
         }
     }
-    let bounds = Interval::of(&num.0).div_floor(den);
+    let bounds = num.bounds().div_floor(den);
     let floor = Floor { num: Arc::new(num.into_poly()?), den: i64::try_from(den).ok()?, bounds };
     whole.add(Mono(vec![Atom::Floor(Arc::new(floor))]), 1)?;
     whole.try_into_dim()

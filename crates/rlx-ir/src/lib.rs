@@ -1,1 +1,3 @@
 //! The language of RLX.
+
+pub mod quant;

@@ -105,9 +105,14 @@ pub fn e2m1_to_f32(code: u8) -> f32 {
     E2M1.decode(code & 0x0F)
 }
 
-/// The E2M1 code nearest to `x`, in the low nibble; saturates at ±6, and NaN becomes −0.
+/// The E2M1 code nearest to `x`, in the low nibble; saturates at ±6. NaN becomes a zero of the other sign, as in
+/// ml_dtypes.
 pub fn e2m1_from_f64(x: f64) -> u8 {
-    if x.is_nan() { E2M1.sign } else { E2M1.encode(x) }
+    match x.is_nan() {
+        true if x.is_sign_positive() => E2M1.sign,
+        true => 0,
+        false => E2M1.encode(x),
+    }
 }
 
 /// The E2M1 code nearest to `x`: see [`e2m1_from_f64`].
@@ -125,12 +130,15 @@ pub fn e8m0_to_f32(code: u8) -> f32 {
 }
 
 /// The E8M0 code nearest to `x` on a linear scale, ties up; NaN (255) for what is not positive and above the range.
+/// Between the lowest two codes everything rounds up, which is what ml_dtypes does.
 pub fn e8m0_from_f64(x: f64) -> u8 {
     if x.is_nan() || x <= 0.0 || x.is_infinite() {
         return 255;
     }
-    let upper_half = (x.to_bits() >> 51) & 1;
-    (exponent(x) + 127 + upper_half as i32).clamp(0, 255) as u8
+    let fraction = x.to_bits() << 12; // from the top bit down
+    let code = exponent(x) + 127;
+    let tie = if code == 0 { 1 } else { 1 << 63 };
+    (code + i32::from(fraction >= tie)).clamp(0, 255) as u8
 }
 
 /// The E8M0 code nearest to `x`: see [`e8m0_from_f64`].

@@ -42,7 +42,7 @@ fn all_but_channels(x: Var<'_>) -> Vec<i64> {
 /// Batches an op over `[n, c, …]` by folding the batch into n, if only x is batched.
 fn fold_batch<'g>(c: &VmapCx<'g>, f: impl Fn(Var<'g>) -> Var<'g>) -> Result<Vec<Var<'g>>> {
     if !c.only_first() {
-        return crate::transform::vmap_body(c);
+        return crate::transform::vmap_through(c);
     }
     let shape = c.x(0).shape();
     let n = product(shape.get(..2).unwrap_or(&[]));

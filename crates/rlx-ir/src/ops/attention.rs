@@ -245,7 +245,7 @@ ops! {
     };
     tolerance = tol(4e-6, 4e-3, 3e-2);
 
-    /// The gradients of [`attention`]: dq, dk and dv, then dbias if there is a bias, then dslopes if there are slopes, each
+    /// The gradients of `attention`: dq, dk and dv, then dbias if there is a bias, then dslopes if there are slopes, each
     /// with the shape of its operand. With p the softmax: dv = pᵀ · dy, ds = p · (dp − Σ p · dp) with dp = dy · vᵀ,
     /// dq = scale · ds · k and dk = scale · dsᵀ · q (through the soft cap), dbias is ds summed to the bias, and dslopes
     /// is −|distance| · ds summed.

@@ -110,7 +110,7 @@ ops! {
     };
     tolerance = tol(4e-6, 4e-3, 3e-2);
 
-    /// The gradient of [`cross_entropy`] to the logits: w · (softmax − (1 − e) · one-hot target − e / classes), where w
+    /// The gradient of `cross_entropy` to the logits: w · (softmax − (1 − e) · one-hot target − e / classes), where w
     /// is dy of the row, or dy itself (`sum`), or dy over the number of rows that count (`mean`); 0 in the other rows.
     cross_entropy_grad: CrossEntropyGrad(logits: Float, targets: Index, dy: Float)
         { ignore_index: i64 = -100, label_smoothing: f64 = 0.0, reduction: Reduction = Reduction::Mean } -> dlogits;

@@ -86,7 +86,7 @@ ops! {
     };
     tolerance = tol(4e-6, 4e-3, 3e-2);
 
-    /// The gradients of [`group_norm`]: dx as of layer_norm within each group, with g = dy · gamma; dgamma and dbeta
+    /// The gradients of `group_norm`: dx as of layer_norm within each group, with g = dy · gamma; dgamma and dbeta
     /// are dy · x̂ and dy summed over all axes but the channels.
     group_norm_grad: GroupNormGrad(x: Float, dy: Float, gamma: opt Float) { groups: i64, eps: f64 = 1e-5 }
         -> (dx, dgamma, dbeta);
@@ -234,7 +234,7 @@ ops! {
     };
     tolerance = tol(4e-6, 4e-3, 3e-2);
 
-    /// The gradients of the first result of [`batch_norm_train`]. With x̂ = (x − mean) · r, r = 1 / sqrt(var + eps)
+    /// The gradients of the first result of `batch_norm_train`. With x̂ = (x − mean) · r, r = 1 / sqrt(var + eps)
     /// and g = dy · gamma: dx = r · (g − mean g − x̂ · mean(g · x̂)); dgamma and dbeta are dy · x̂ and dy, summed. Means
     /// and sums run over all axes but the channels.
     batch_norm_grad: BatchNormGrad(x: Float, dy: Float, gamma: opt Float) { eps: f64 = 1e-5 } -> (dx, dgamma, dbeta);

@@ -98,7 +98,7 @@ ops! {
     };
     tolerance = tol(4e-6, 4e-3, 3e-2);
 
-    /// The gradients of [`layer_norm`]. With x̂ = (x − mean) · r, r = 1 / sqrt(variance + eps) and g = dy · gamma:
+    /// The gradients of `layer_norm`. With x̂ = (x − mean) · r, r = 1 / sqrt(variance + eps) and g = dy · gamma:
     /// dx = r · (g − mean g − x̂ · mean(g · x̂)); dgamma and dbeta are dy · x̂ and dy summed over the leading axes.
     layer_norm_grad: LayerNormGrad(x: Float, dy: Float, gamma: opt Float) { eps: f64 = 1e-5, axes: i64 = 1 }
         -> (dx, dgamma, dbeta);
@@ -171,7 +171,7 @@ ops! {
     };
     tolerance = tol(2e-6, 2e-3, 2e-2);
 
-    /// The gradients of [`rms_norm`]. With r = 1 / sqrt(mean(x²) + eps), x̂ = x · r and g = dy · gamma:
+    /// The gradients of `rms_norm`. With r = 1 / sqrt(mean(x²) + eps), x̂ = x · r and g = dy · gamma:
     /// dx = r · (g − x̂ · mean(g · x̂)); dgamma and dbeta are dy · x̂ and dy summed over the leading axes.
     rms_norm_grad: RmsNormGrad(x: Float, dy: Float, gamma: opt Float) { eps: f64 = 1e-6 } -> (dx, dgamma, dbeta);
     constraints = [

@@ -29,7 +29,7 @@ ops! {
     };
     tolerance = tol(2e-6, 2e-3, 2e-2);
 
-    /// The gradient of [`softmax`] from its result y: y · (dy − Σ y · dy) along the axis.
+    /// The gradient of `softmax` from its result y: y · (dy − Σ y · dy) along the axis.
     softmax_grad: SoftmaxGrad(y: Float, dy: Float) { axis: i64 = -1 } -> dx;
     constraints = ["the axis exists", "dy has the shape of y"];
     infer = |c, a| {
@@ -73,7 +73,7 @@ ops! {
     };
     tolerance = tol(2e-6, 2e-3, 2e-2);
 
-    /// The gradient of [`log_softmax`] from its result y: dy − exp(y) · Σ dy along the axis.
+    /// The gradient of `log_softmax` from its result y: dy − exp(y) · Σ dy along the axis.
     log_softmax_grad: LogSoftmaxGrad(y: Float, dy: Float) { axis: i64 = -1 } -> dx;
     constraints = ["the axis exists", "dy has the shape of y"];
     infer = |c, a| {

@@ -197,6 +197,11 @@ impl Samples {
         self.push("scalar", true, vec![], vec![Some(f([]).within(lo, hi))]);
         self.push("empty", true, vec![], vec![Some(f([0, 3]).within(lo, hi))]);
     }
+    /// The values at which element-wise ops of one operand are most easily wrong.
+    pub fn special<A: Attributes>(&mut self, attrs: A) {
+        let x = f([9]).values(&[f64::NEG_INFINITY, -100.0, -1.0, -0.0, 0.0, 1.0, 100.0, f64::INFINITY, f64::NAN]);
+        self.rough("special", attrs, [x]);
+    }
     /// Samples for an element-wise op of two operands without attributes, with broadcasting; the ranges are of each.
     pub fn binary(&mut self, a: (f64, f64), b: (f64, f64)) {
         let mut add = |name, x: Arg, y: Arg| {

@@ -8,58 +8,12 @@ use crate::dtype::DType;
 /// A function of one, two or three numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
+#[rustfmt::skip]
 pub enum Scalar {
-    Neg,
-    Abs,
-    Sign,
-    Exp,
-    Expm1,
-    Log,
-    Log1p,
-    Sqrt,
-    Rsqrt,
-    Recip,
-    Sin,
-    Cos,
-    Tan,
-    Asin,
-    Acos,
-    Atan,
-    Sinh,
-    Cosh,
-    Asinh,
-    Acosh,
-    Atanh,
-    Tanh,
-    Erf,
-    Sigmoid,
-    Floor,
-    Ceil,
-    Round,
-    Trunc,
-    Not,
-    IsNan,
-    IsInf,
-    Add,
-    Sub,
-    Mul,
-    Div,
-    Rem,
-    Pow,
-    Atan2,
-    Max,
-    Min,
-    And,
-    Or,
-    Xor,
-    Shl,
-    Shr,
-    Eq,
-    Ne,
-    Lt,
-    Le,
-    Gt,
-    Ge,
+    Neg, Abs, Sign, Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Recip, Sin, Cos, Tan, Asin, Acos, Atan, Sinh, Cosh,
+    Asinh, Acosh, Atanh, Tanh, Erf, Erfc, Sigmoid, Floor, Ceil, Round, Trunc, Not, IsNan, IsInf,
+    Add, Sub, Mul, Div, Rem, Pow, Atan2, Max, Min, And, Or, Xor, Shl, Shr,
+    Eq, Ne, Lt, Le, Gt, Ge,
     Select,
 }
 
@@ -108,13 +62,7 @@ impl Scalar {
         let at = |i: usize| x.get(i).copied().unwrap_or(Num::I(0));
         let truth = |b: bool| Num::I(b as i128);
         match (self, at(0), at(1)) {
-            (Scalar::Select, c, a) => {
-                if c.truth() {
-                    a
-                } else {
-                    at(2)
-                }
-            }
+            (Scalar::Select, c, a) => if c.truth() { a } else { at(2) },
             (_, Num::I(a), b) => {
                 let b = b.i();
                 match self.compare(a.cmp(&b)) {
@@ -154,13 +102,8 @@ impl Scalar {
         match self {
             Neg => -a,
             Abs => a.abs(),
-            Sign => {
-                if a == 0.0 || a.is_nan() {
-                    a
-                } else {
-                    a.signum()
-                }
-            }
+            // NaN has no sign, as in PyTorch.
+            Sign => (a > 0.0) as i8 as f64 - (a < 0.0) as i8 as f64,
             Exp => a.exp(),
             Expm1 => a.exp_m1(),
             Log => a.ln(),
@@ -181,13 +124,8 @@ impl Scalar {
             Atanh => libm::atanh(a),
             Tanh => a.tanh(),
             Erf => libm::erf(a),
-            Sigmoid => {
-                if a >= 0.0 {
-                    1.0 / (1.0 + (-a).exp())
-                } else {
-                    a.exp() / (1.0 + a.exp())
-                }
-            }
+            Erfc => libm::erfc(a),
+            Sigmoid => if a >= 0.0 { 1.0 / (1.0 + (-a).exp()) } else { a.exp() / (1.0 + a.exp()) },
             Floor => a.floor(),
             Ceil => a.ceil(),
             Round => a.round_ties_even(),
@@ -200,40 +138,21 @@ impl Scalar {
             Pow => a.powf(b),
             Atan2 => a.atan2(b),
             // NaN wins, as in NumPy and PyTorch.
-            Max => {
-                if a.is_nan() || b.is_nan() {
-                    f64::NAN
-                } else {
-                    a.max(b)
-                }
-            }
-            Min => {
-                if a.is_nan() || b.is_nan() {
-                    f64::NAN
-                } else {
-                    a.min(b)
-                }
-            }
-            Not | And | Or | Xor | Shl | Shr | Eq | Ne | Lt | Le | Gt | Ge | IsNan | IsInf | Select => {
-                f64::NAN
-            }
+            Max => if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) },
+            Min => if a.is_nan() || b.is_nan() { f64::NAN } else { a.min(b) },
+            Not | And | Or | Xor | Shl | Shr | Eq | Ne | Lt | Le | Gt | Ge | IsNan | IsInf | Select => f64::NAN,
         }
     }
 
     fn int(self, dtype: DType, a: i128, b: i128) -> i128 {
         use Scalar::*;
         let bits = dtype.bytes().unwrap_or(8) as i128 * 8;
+        let count = if (0..bits).contains(&b) { b } else { bits };
         match self {
             Neg => -a,
             Abs => a.abs(),
             Sign => a.signum(),
-            Not => {
-                if dtype == DType::Bool {
-                    (a == 0) as i128
-                } else {
-                    !a
-                }
-            }
+            Not => if dtype == DType::Bool { (a == 0) as i128 } else { !a },
             Add => a + b,
             Sub => a - b,
             Mul => a.wrapping_mul(b),
@@ -245,10 +164,10 @@ impl Scalar {
             And => a & b,
             Or => a | b,
             Xor => a ^ b,
-            // A shift by the width or more gives 0 (−1 for a negative number shifted right).
-            Shl if (0..bits).contains(&b) => a << b,
-            Shl => 0,
-            Shr => a >> b.clamp(0, bits - 1).max(if b >= bits && a >= 0 { bits } else { 0 }),
+            // A shift by the width or more, or by a negative count, drops all bits: what is left is 0, or −1 for a
+            // negative number shifted right.
+            Shl => a << count,
+            Shr => a >> count,
             Floor | Ceil | Round | Trunc => a,
             _ => 0,
         }
@@ -260,13 +179,7 @@ fn int_pow(dtype: DType, base: i128, exponent: i128) -> i128 {
     if exponent < 0 {
         return match base {
             1 => 1,
-            -1 => {
-                if exponent % 2 == 0 {
-                    1
-                } else {
-                    -1
-                }
-            }
+            -1 => if exponent % 2 == 0 { 1 } else { -1 },
             _ => 0,
         };
     }

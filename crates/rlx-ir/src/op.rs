@@ -7,11 +7,12 @@ use crate::attr::{AttrSpec, AttrValue};
 use crate::dim::Dim;
 use crate::dtype::Class;
 use crate::error::{Code, Error, Result};
-use crate::func::Func;
+use crate::func::{Func, Node};
 use crate::graph::{Graph, Var};
 use crate::oracle::{Arr, Eval};
 use crate::sample::Samples;
 use crate::scalar::Scalar;
+use crate::transform::Pruned;
 use crate::types::{Shape, Type, broadcast, resolve_axes, resolve_axis};
 use std::fmt;
 use std::sync::Arc;
@@ -75,6 +76,9 @@ pub enum Vmap {
     Rule(for<'g> fn(&VmapCx<'g>) -> Result<Vec<Var<'g>>>),
 }
 
+/// From a node and which of its results are needed to what remains of it.
+pub type Prune = fn(&Node, &[bool]) -> Result<Pruned>;
+
 /// The largest relative errors that a device may make, per dtype of the result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tol {
@@ -125,6 +129,16 @@ pub struct OpDef {
     pub samples: fn(&mut Samples),
     /// Its tolerances.
     pub tol: Tol,
+    /// For ops with regions: the node without the results that are not marked as needed.
+    pub prune: Option<Prune>,
+}
+
+/// An identifier without the `r#` that Rust wants before its own words.
+const fn plain(name: &'static str) -> &'static str {
+    match name.as_bytes() {
+        [b'r', b'#', ..] => name.split_at(2).1,
+        _ => name,
+    }
 }
 
 impl OpDef {
@@ -138,7 +152,7 @@ impl OpDef {
         results: &'static [&'static str],
     ) -> OpDef {
         OpDef {
-            name,
+            name: plain(name),
             doc,
             file,
             operands,
@@ -155,6 +169,7 @@ impl OpDef {
             onnx: &[],
             samples: |_| {},
             tol: tol(4e-6, 4e-3, 3e-2),
+            prune: None,
         }
     }
 
@@ -198,9 +213,10 @@ impl OpDef {
             .and_then(|()| (self.infer)(&c))
             .and_then(|types| types.iter().try_for_each(Type::check).map(|()| types))
             .map_err(|e| {
-                let named = operands.iter().enumerate().filter_map(|(i, t)| {
-                    t.as_ref().map(|t| (self.operand_name(i), t.to_string()))
-                });
+                let named = operands
+                    .iter()
+                    .enumerate()
+                    .filter_map(|(i, t)| t.as_ref().map(|t| (self.operand_name(i), t.to_string())));
                 e.in_op(self.name).with_operands(named)
             })
     }
@@ -224,7 +240,8 @@ impl OpDef {
         for (i, t) in c.operands.iter().enumerate() {
             let (Some(t), Some(spec)) = (t, self.operand(i)) else { continue };
             if !spec.class.takes(t.dtype) {
-                let message = format!("{} is {}, but must be {}", self.operand_name(i), t.dtype, spec.class.words());
+                let message =
+                    format!("{} is {}, but must be {}", self.operand_name(i), t.dtype, spec.class.words());
                 return Err(Error::new(Code::DType, message).operand(self.operand_name(i)));
             }
             match &shared {
@@ -326,7 +343,9 @@ impl Infer<'_> {
             return Ok(());
         }
         let name = self.def.operand_name(i);
-        Err(self.fail(Code::Rank, n, format!("{name} has {} axes, fewer than {rank}", t.rank())).operand(name))
+        Err(self
+            .fail(Code::Rank, n, format!("{name} has {} axes, fewer than {rank}", t.rank()))
+            .operand(name))
     }
 
     /// Axis `axis` of operand `i` is `want`, or constraint `n` is broken.
@@ -641,6 +660,7 @@ macro_rules! ops {
     (@field $d:ident $A:ident onnx $v:expr) => { $d.onnx = &$v };
     (@field $d:ident $A:ident tolerance $v:expr) => { $d.tol = $v };
     (@field $d:ident $A:ident samples $v:expr) => { $d.samples = $v };
+    (@field $d:ident $A:ident prune $v:expr) => { $d.prune = Some($v) };
     (@field $d:ident $A:ident scalar $v:expr) => {
         $d.meaning = $crate::op::Meaning::Scalar($v);
         $d.infer = |c| c.elementwise();

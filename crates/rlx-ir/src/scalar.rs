@@ -8,6 +8,7 @@ use crate::dtype::DType;
 /// A function of one, two or three numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
+#[rustfmt::skip]
 pub enum Scalar {
     Neg, Abs, Sign, Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Recip, Sin, Cos, Tan, Asin, Acos, Atan, Sinh, Cosh,
     Asinh, Acosh, Atanh, Tanh, Erf, Erfc, Sigmoid, Floor, Ceil, Round, Trunc, Not, IsNan, IsInf,

@@ -1,5 +1,7 @@
 //! The text format: both directions, the errors, and texts that mean harm.
 
+#![allow(clippy::panic, reason = "helpers of tests may panic as tests do")]
+
 use rlx_ir::attr::AttrValue;
 use rlx_ir::func::{PortKind, Source};
 use rlx_ir::quant::Scheme;

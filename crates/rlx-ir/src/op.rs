@@ -76,6 +76,9 @@ pub enum Vmap {
     Rule(for<'g> fn(&VmapCx<'g>) -> Result<Vec<Var<'g>>>),
 }
 
+/// From a node and which of its results are needed to what remains of it.
+pub type Prune = fn(&Node, &[bool]) -> Result<Pruned>;
+
 /// The largest relative errors that a device may make, per dtype of the result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tol {
@@ -127,7 +130,7 @@ pub struct OpDef {
     /// Its tolerances.
     pub tol: Tol,
     /// For ops with regions: the node without the results that are not marked as needed.
-    pub prune: Option<fn(&Node, &[bool]) -> Result<Pruned>>,
+    pub prune: Option<Prune>,
 }
 
 /// An identifier without the `r#` that Rust wants before its own words.
@@ -210,9 +213,12 @@ impl OpDef {
             .and_then(|()| (self.infer)(&c))
             .and_then(|types| types.iter().try_for_each(Type::check).map(|()| types))
             .map_err(|e| {
-                let named = operands.iter().enumerate().filter_map(|(i, t)| {
-                    t.as_ref().map(|t| (self.operand_name(i), t.to_string()))
-                });
+                // More would not help a reader, and a hostile graph may have thousands.
+                let named = operands
+                    .iter()
+                    .enumerate()
+                    .take(16)
+                    .filter_map(|(i, t)| t.as_ref().map(|t| (self.operand_name(i), t.to_string())));
                 e.in_op(self.name).with_operands(named)
             })
     }
@@ -236,7 +242,8 @@ impl OpDef {
         for (i, t) in c.operands.iter().enumerate() {
             let (Some(t), Some(spec)) = (t, self.operand(i)) else { continue };
             if !spec.class.takes(t.dtype) {
-                let message = format!("{} is {}, but must be {}", self.operand_name(i), t.dtype, spec.class.words());
+                let message =
+                    format!("{} is {}, but must be {}", self.operand_name(i), t.dtype, spec.class.words());
                 return Err(Error::new(Code::DType, message).operand(self.operand_name(i)));
             }
             match &shared {
@@ -338,7 +345,9 @@ impl Infer<'_> {
             return Ok(());
         }
         let name = self.def.operand_name(i);
-        Err(self.fail(Code::Rank, n, format!("{name} has {} axes, fewer than {rank}", t.rank())).operand(name))
+        Err(self
+            .fail(Code::Rank, n, format!("{name} has {} axes, fewer than {rank}", t.rank()))
+            .operand(name))
     }
 
     /// Axis `axis` of operand `i` is `want`, or constraint `n` is broken.
@@ -712,6 +721,14 @@ macro_rules! ops {
             $(#[doc = $doc])+ #[track_caller]
             pub fn $name<'g>(&'g self, $($an: impl Into<$at>),*) -> $crate::ops!(@return 'g $res) {
                 let attrs = $A { $($an: $an.into()),* };
+                $crate::ops!(@finish (self.call_op($A::DEF, &attrs, Vec::new())) $res)
+            }
+        }
+    };
+    (@method [$($doc:literal)+] $name:ident $A:ident () [] [with $($b:ident)*] -> $res:tt) => {
+        impl $crate::graph::Graph {
+            $(#[doc = $doc])+ #[track_caller]
+            pub fn $name<'g>(&'g self, attrs: $A) -> $crate::ops!(@return 'g $res) {
                 $crate::ops!(@finish (self.call_op($A::DEF, &attrs, Vec::new())) $res)
             }
         }

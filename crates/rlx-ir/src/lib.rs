@@ -31,6 +31,7 @@ pub mod attr;
 pub mod dim;
 pub mod dtype;
 pub mod error;
+mod flow;
 pub mod func;
 pub mod graph;
 pub mod op;

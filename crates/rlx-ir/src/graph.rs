@@ -292,7 +292,11 @@ impl Graph {
 
     #[track_caller]
     fn loc(&self) -> Loc {
-        self.behalf.borrow().clone().unwrap_or_else(Loc::caller)
+        // Not `unwrap_or_else`: the caller would be its line.
+        match &*self.behalf.borrow() {
+            Some(loc) => loc.clone(),
+            None => Loc::caller(),
+        }
     }
 
     /// A handle that stands for an error.

@@ -89,7 +89,7 @@ ops! {
                 let y = x.reshape(vec![x.dim(0), rows, x.dim(-1)]).dequant_matmul(w, None, a.transpose);
                 y.reshape(shape.iter().take(c.rank(0)).cloned().chain([y.dim(-1)]).collect::<Shape>())
             }
-            _ => return crate::transform::vmap_body(c),
+            _ => return crate::transform::vmap_through(c),
         };
         Ok(vec![c.opt(2).map_or(y, |b| y + if c.is_batched(2) { b.align_batch(y.rank() - 1) } else { b })])
     };
@@ -147,7 +147,7 @@ ops! {
     };
     vmap = |c, a| {
         if c.is_batched(1) || c.is_batched(3) {
-            return crate::transform::vmap_body(c);
+            return crate::transform::vmap_through(c);
         }
         Ok(vec![c.bx(0).dequant_matmul_grouped(c.x(1), c.bx(2), c.opt(3), a.transpose)])
     };

@@ -112,12 +112,11 @@ ops! {
         Ok(vec![y; xs.len()])
     };
     vjp = |c, a| {
-        let sum = |x: Var<'_>| x.all_reduce(Join::Sum, a.ranks);
         Ok([match a.kind {
             Join::Sum | Join::Mean => c.dy(0).all_reduce(a.kind, a.ranks),
             Join::Max | Join::Min => {
                 let mine = c.x(0).equal(c.y(0)).cast(c.x(0).dtype());
-                sum(c.dy(0)) * mine / sum(mine)
+                c.dy(0).all_reduce(Join::Sum, a.ranks) * mine / mine.all_reduce(Join::Sum, a.ranks)
             }
         }].into())
     };

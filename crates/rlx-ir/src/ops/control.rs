@@ -64,7 +64,9 @@ fn with_port_outputs(f: &Func, ports: &[usize]) -> (Func, Vec<usize>) {
     let mut at = Vec::new();
     for &p in ports {
         let Some(value) = f.ports.get(p).map(|p| p.value) else { continue };
-        let name = format!("saved{}", f.outputs.len());
+        // A pruned region may have kept some of an earlier gradient's names.
+        let free = |n: &String| !f.outputs.iter().any(|o| o.name == *n);
+        let Some(name) = (f.outputs.len()..).map(|k| format!("saved{k}")).find(free) else { continue };
         at.push(f.outputs.len());
         f.outputs.push(crate::func::Output { name, value });
     }

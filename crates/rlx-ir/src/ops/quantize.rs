@@ -226,7 +226,7 @@ ops! {
         s.case("tensor", per(None, 0), [int([3, 4], -128, 128).dtype(DType::I8), f([])]);
         s.case("axis", per(Some(0), 0), [int([3, 4], 0, 256).dtype(DType::U8), f([3]), int([3], 100, 150).dtype(DType::U8)]);
         s.case("blocks", per(Some(1), 2), [int([2, 5], -99, 99), f([2, 3]), int([2, 3], -9, 9)]);
-        s.case("fp8", per(None, 0), [f([4]).dtype(DType::F8E5M2), f([])]);
+        s.rough("fp8", per(None, 0), [f([4]).dtype(DType::F8E5M2), f([])]);
         s.case("empty", per(None, 0), [int([0], 0, 1), f([])]);
     };
 }

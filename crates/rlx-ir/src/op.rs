@@ -213,9 +213,11 @@ impl OpDef {
             .and_then(|()| (self.infer)(&c))
             .and_then(|types| types.iter().try_for_each(Type::check).map(|()| types))
             .map_err(|e| {
+                // More would not help a reader, and a hostile graph may have thousands.
                 let named = operands
                     .iter()
                     .enumerate()
+                    .take(16)
                     .filter_map(|(i, t)| t.as_ref().map(|t| (self.operand_name(i), t.to_string())));
                 e.in_op(self.name).with_operands(named)
             })
@@ -719,6 +721,14 @@ macro_rules! ops {
             $(#[doc = $doc])+ #[track_caller]
             pub fn $name<'g>(&'g self, $($an: impl Into<$at>),*) -> $crate::ops!(@return 'g $res) {
                 let attrs = $A { $($an: $an.into()),* };
+                $crate::ops!(@finish (self.call_op($A::DEF, &attrs, Vec::new())) $res)
+            }
+        }
+    };
+    (@method [$($doc:literal)+] $name:ident $A:ident () [] [with $($b:ident)*] -> $res:tt) => {
+        impl $crate::graph::Graph {
+            $(#[doc = $doc])+ #[track_caller]
+            pub fn $name<'g>(&'g self, attrs: $A) -> $crate::ops!(@return 'g $res) {
                 $crate::ops!(@finish (self.call_op($A::DEF, &attrs, Vec::new())) $res)
             }
         }

@@ -49,6 +49,9 @@ pub(crate) struct Gradients<'g> {
     pub fixed: Vec<Var<'g>>,
 }
 
+/// The longest chunk: a short sequence in a graph planned for a very long one must not be filled up to a chunk of that.
+const LONGEST: i64 = 256;
+
 /// The first `N` of some values; poison where there are fewer.
 pub(crate) fn first<'a, const N: usize>(like: Var<'a>, xs: &[Var<'a>]) -> [Var<'a>; N] {
     std::array::from_fn(|i| xs.get(i).copied().unwrap_or_else(|| like.graph().poison()))
@@ -92,7 +95,7 @@ impl Recurrence {
         dlast: Var<'g>,
     ) -> Gradients<'g> {
         let (step, back) = (self.step, self.back);
-        let length = s.upper().unwrap_or(0).max(0).isqrt().max(1);
+        let length = s.upper().unwrap_or(0).max(0).isqrt().clamp(1, LONGEST);
         let chunks = s.ceil_div(length);
         let n = xs.len();
 
@@ -150,7 +153,9 @@ fn cut<'g>(x: Var<'g>, length: i64, chunks: &Dim) -> Var<'g> {
     let padded = if fill.is(0) {
         x
     } else {
-        let at = |first: Dim| std::iter::once(first).chain(rest.iter().map(|_| Dim::constant(0))).collect::<Vec<_>>();
+        let at = |first: Dim| {
+            std::iter::once(first).chain(rest.iter().map(|_| Dim::constant(0))).collect::<Vec<_>>()
+        };
         x.pad(0.0, at(Dim::constant(0)), at(fill), vec![0i64; shape.len()])
     };
     padded.reshape([chunks.clone(), Dim::constant(length)].iter().chain(rest).cloned().collect::<Shape>())

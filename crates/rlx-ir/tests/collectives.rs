@@ -16,7 +16,8 @@ fn graph(shape: &[usize], build: impl for<'g> Fn(Var<'g>) -> Var<'g>) -> Func {
 }
 
 fn run(f: &Func, ranks: &[Vec<(&str, Tensor)>], name: &str) -> Vec<Vec<f64>> {
-    let inputs: Vec<Vec<(&str, &Tensor)>> = ranks.iter().map(|r| r.iter().map(|(n, t)| (*n, t)).collect()).collect();
+    let inputs: Vec<Vec<(&str, &Tensor)>> =
+        ranks.iter().map(|r| r.iter().map(|(n, t)| (*n, t)).collect()).collect();
     let inputs: Vec<&[(&str, &Tensor)]> = inputs.iter().map(Vec::as_slice).collect();
     let out = eval_ranks(f, &inputs, &Options::default()).unwrap();
     out.into_iter().map(|r| r.into_iter().find(|(n, _)| n == name).unwrap().1.f64s()).collect()
@@ -25,19 +26,24 @@ fn run(f: &Func, ranks: &[Vec<(&str, Tensor)>], name: &str) -> Vec<Vec<f64>> {
 fn inputs(shape: &[usize]) -> Vec<Vec<(&'static str, Tensor)>> {
     let n: usize = shape.iter().product();
     let value = |r: usize, i: usize| ((r * n + i) as f64 * 0.7).sin();
-    let rank = |r| vec![("x", Tensor::new(shape, &(0..n).map(|i| value(r, i)).collect::<Vec<f64>>()).unwrap())];
+    let rank =
+        |r| vec![("x", Tensor::new(shape, &(0..n).map(|i| value(r, i)).collect::<Vec<f64>>()).unwrap())];
     (0..RANKS as usize).map(rank).collect()
 }
 
 fn whole(shape: &[usize]) -> Vec<Vec<(&'static str, Tensor)>> {
     let n: usize = shape.iter().product();
-    let rank = |r: usize| vec![("x", Tensor::new(shape, &(0..n).map(|i| (10 * r + i) as f64).collect::<Vec<f64>>()).unwrap())];
+    let rank = |r: usize| {
+        vec![("x", Tensor::new(shape, &(0..n).map(|i| (10 * r + i) as f64).collect::<Vec<f64>>()).unwrap())]
+    };
     (0..RANKS as usize).map(rank).collect()
 }
 
 #[test]
 fn each_rank_gets_its_share() {
-    let out = |shape: &[usize], build: for<'g> fn(Var<'g>) -> Var<'g>| run(&graph(shape, build), &whole(shape), "y");
+    let out = |shape: &[usize], build: for<'g> fn(Var<'g>) -> Var<'g>| {
+        run(&graph(shape, build), &whole(shape), "y")
+    };
     assert_eq!(out(&[2], |x| x.all_reduce(Join::Sum, RANKS)), vec![vec![30.0, 33.0]; 3]);
     assert_eq!(out(&[2], |x| x.all_reduce(Join::Mean, RANKS)), vec![vec![10.0, 11.0]; 3]);
     assert_eq!(out(&[2], |x| x.all_reduce(Join::Max, RANKS)), vec![vec![20.0, 21.0]; 3]);
@@ -46,7 +52,10 @@ fn each_rank_gets_its_share() {
     assert_eq!(out(&[3], |x| x.reduce_scatter(0, RANKS)), [[30.0], [33.0], [36.0]]);
     assert_eq!(out(&[2], |x| x.broadcast_rank(1, RANKS)), vec![vec![10.0, 11.0]; 3]);
     assert_eq!(out(&[2], |x| x.reduce_rank(2, RANKS)), [[0.0, 0.0], [0.0, 0.0], [30.0, 33.0]]);
-    assert_eq!(out(&[3], |x| x.all_to_all(0, 0, RANKS)), [[0.0, 10.0, 20.0], [1.0, 11.0, 21.0], [2.0, 12.0, 22.0]]);
+    assert_eq!(
+        out(&[3], |x| x.all_to_all(0, 0, RANKS)),
+        [[0.0, 10.0, 20.0], [1.0, 11.0, 21.0], [2.0, 12.0, 22.0]]
+    );
     assert_eq!(out(&[1], |x| x.rotate_ranks(1, RANKS)), [[20.0], [0.0], [10.0]]);
     assert_eq!(out(&[1], |x| x.rotate_ranks(-1, RANKS)), [[10.0], [20.0], [0.0]]);
 }
@@ -75,7 +84,11 @@ fn check_gradient(shape: &[usize], build: impl for<'g> Fn(Var<'g>) -> Var<'g>) {
                 loss(&data)
             };
             let want = (moved(step) - moved(-step)) / (2.0 * step);
-            assert!((grads[r][i] - want).abs() < 1e-8 * want.abs().max(1.0), "rank {r}, {i}: {} {want}", grads[r][i]);
+            assert!(
+                (grads[r][i] - want).abs() < 1e-8 * want.abs().max(1.0),
+                "rank {r}, {i}: {} {want}",
+                grads[r][i]
+            );
         }
     }
 }

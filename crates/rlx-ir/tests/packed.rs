@@ -28,7 +28,8 @@ fn every_scheme_multiplies_as_it_decodes() {
         let values: Vec<f32> = (0..k * n).map(|_| rng.unit() as f32 * 2.0 - 1.0).collect();
         let planes = scheme.encode(&shape, &values).unwrap();
         let views: Vec<&[u8]> = planes.iter().map(Vec::as_slice).collect();
-        let decoded: Vec<f64> = scheme.decode(&shape, &views, Decode::Finite).unwrap().iter().map(|x| f64::from(*x)).collect();
+        let decoded: Vec<f64> =
+            scheme.decode(&shape, &views, Decode::Finite).unwrap().iter().map(|x| f64::from(*x)).collect();
         let w = Tensor::packed(scheme, &shape, planes.iter().map(|p| p.as_slice().into()).collect()).unwrap();
 
         let x: Vec<f64> = (0..2 * k).map(|_| rng.unit() - 0.5).collect();
@@ -39,10 +40,12 @@ fn every_scheme_multiplies_as_it_decodes() {
         g.output("y", xv.dequant_matmul(wv, None, false));
         g.output("dx", dv.dequant_matmul(wv, None, true));
         let (x, dy) = (Tensor::new(&[1, 2, k], &x).unwrap(), Tensor::new(&[n], &dy).unwrap());
-        let out = eval(&g.finish().unwrap(), &[("w", &w), ("x", &x), ("dy", &dy)], &Options::default()).unwrap();
+        let out =
+            eval(&g.finish().unwrap(), &[("w", &w), ("x", &x), ("dy", &dy)], &Options::default()).unwrap();
 
         let (x, dy) = (x.to_f64s().unwrap(), dy.to_f64s().unwrap());
-        let want: Vec<f64> = x.chunks(k).flat_map(|row| product(row, &decoded, k, n, scheme.is_ggml())).collect();
+        let want: Vec<f64> =
+            x.chunks(k).flat_map(|row| product(row, &decoded, k, n, scheme.is_ggml())).collect();
         close(&out[0].1.f64s(), &want, &scheme.to_string());
         close(&out[1].1.f64s(), &product(&dy, &decoded, n, k, !scheme.is_ggml()), &scheme.to_string());
     }
@@ -94,4 +97,22 @@ fn misfits_are_refused_with_their_constraint() {
         g.output("y", x.quantize(DType::I8));
     });
     assert_eq!(plain, (Code::DType, Some(1)));
+}
+
+/// Straight through where nothing is clamped; the scale learns from the rounding error and from what is clamped.
+#[test]
+fn gradients_pass_through_fake_quantisation() {
+    use rlx_ir::ops::fake_quantize::FakeQuantize;
+    let g = Graph::new("qat");
+    let (x, scale) = (g.input("x", DType::F64, [3]), g.input("scale", DType::F64, Vec::<i64>::new()));
+    let y = x.fake_quantize(scale, None, FakeQuantize { lo: -8, hi: 7, axis: None });
+    g.output("loss", y.sum_all());
+    g.output("y", y);
+    let f = rlx_ir::transform::vjp(&g.finish().unwrap(), &["loss"], &["x", "scale"]).unwrap();
+    let (x, scale) = (Tensor::new(&[3], &[-10.0f64, 0.26, 10.0]).unwrap(), Tensor::scalar(0.1f64));
+    let out = eval(&f, &[("x", &x), ("scale", &scale)], &Options::default()).unwrap();
+    let get = |name: &str| out.iter().find(|(n, _)| n == name).unwrap().1.f64s();
+    close(&get("y"), &[-0.8, 0.3, 0.7], "y");
+    close(&get("grad.x"), &[0.0, 1.0, 0.0], "x");
+    close(&get("grad.scale"), &[-8.0 + (3.0 - 2.6) + 7.0], "scale");
 }

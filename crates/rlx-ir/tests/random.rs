@@ -32,6 +32,43 @@ fn element_i_is_word_i_mod_4_of_block_i_div_4() {
     assert_ne!(batch[..10], bits[..]);
 }
 
+/// What the Python package `randomgen` gives: `Philox(key, number=4, width=32, counter)`, which counts up before each block.
+#[test]
+fn bits_are_those_of_randomgen() {
+    let seed = [0x1234_5678, 0x9abc_def0];
+    let blocks = |stream| {
+        run(&seed, |s| s.random_bits([13], stream))[4..].iter().map(|x| *x as u32).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        blocks(0),
+        [
+            0xeb89_7a36,
+            0x4fcd_f6b6,
+            0xfba2_3d8c,
+            0x6eed_5b47,
+            0x207b_164b,
+            0x5d52_b9ca,
+            0xba2c_9175,
+            0x19de_e812,
+            0x79a1_5f39,
+        ]
+    );
+    assert_eq!(
+        blocks((7 << 32) | 5),
+        [
+            0x3447_53e3,
+            0x8fd3_dfb1,
+            0x0cd6_46fc,
+            0xcf44_a45b,
+            0xed2b_c180,
+            0xeb3e_88db,
+            0x1911_416a,
+            0x82d3_b22a,
+            0x829d_4c9a,
+        ]
+    );
+}
+
 #[test]
 fn moments_are_those_of_the_distributions() {
     let n = 20_000usize;

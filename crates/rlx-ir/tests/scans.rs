@@ -33,7 +33,8 @@ fn times(t: &Tensor, from: usize, to: usize) -> Tensor {
     let (b, s) = (t.shape()[0], t.shape()[1]);
     let inner: usize = t.shape()[2..].iter().product();
     let v = t.to_f64s().unwrap();
-    let part: Vec<f64> = (0..b).flat_map(|i| v[(i * s + from) * inner..(i * s + to) * inner].to_vec()).collect();
+    let part: Vec<f64> =
+        (0..b).flat_map(|i| v[(i * s + from) * inner..(i * s + to) * inner].to_vec()).collect();
     let shape: Vec<usize> = [b, to - from].iter().chain(&t.shape()[2..]).copied().collect();
     Tensor::new(&shape, &part).unwrap()
 }
@@ -49,7 +50,8 @@ fn silu(x: f64) -> f64 {
 fn graph(data: &Named, build: impl for<'g> Fn(&[rlx_ir::Var<'g>]) -> [rlx_ir::Var<'g>; 2]) -> Func {
     let g = Graph::new("scan");
     {
-        let ports: Vec<_> = data.iter().map(|(n, t)| g.input(n, DType::F64, t.shape().iter().copied())).collect();
+        let ports: Vec<_> =
+            data.iter().map(|(n, t)| g.input(n, DType::F64, t.shape().iter().copied())).collect();
         let [y, last] = build(&ports);
         g.output("y", y);
         g.output("last", last);
@@ -158,7 +160,9 @@ fn decoding_token_by_token_is_one_long_scan() {
         ("c", random(rng, &[2, 7, 2, 3], -1.0, 1.0)),
         ("state", random(rng, &[2, 4, 3, 3], -1.0, 1.0)),
     ];
-    in_pieces(&ssd, &["x", "dt", "b", "c"], &tokens, |v| v[0].ssd(v[1], v[2], v[3], v[4], None, None, None, v[5], true));
+    in_pieces(&ssd, &["x", "dt", "b", "c"], &tokens, |v| {
+        v[0].ssd(v[1], v[2], v[3], v[4], None, None, None, v[5], true)
+    });
 
     let delta = delta_data(2, 7);
     in_pieces(&delta, &["q", "k", "v", "g", "beta"], &tokens, delta_net);

@@ -26,7 +26,11 @@ fn check_ranks(c: &Infer<'_>, ranks: i64) -> Result<()> {
 
 /// Constraint 2 of the collectives that name a rank.
 fn check_root(c: &Infer<'_>, root: i64, ranks: i64) -> Result<()> {
-    if (0..ranks).contains(&root) { Ok(()) } else { Err(c.fail(Code::Attribute, 2, format!("rank {root} of {ranks}"))) }
+    if (0..ranks).contains(&root) {
+        Ok(())
+    } else {
+        Err(c.fail(Code::Attribute, 2, format!("rank {root} of {ranks}")))
+    }
 }
 
 /// The axis of x and its length divided by the number of ranks; breaks constraint 2.
@@ -35,20 +39,36 @@ fn parted(c: &Infer<'_>, axis: i64, ranks: i64) -> Result<(usize, Dim)> {
     let d = c.dim(0, axis)?;
     let part = d.exact_div(&Dim::constant(ranks));
     part.map(|p| (axis, p)).ok_or_else(|| {
-        c.fail(Code::Dim, 2, format!("axis {axis} of x is {d}, which {ranks} ranks do not divide")).operand("x").axis(axis)
+        c.fail(Code::Dim, 2, format!("axis {axis} of x is {d}, which {ranks} ranks do not divide"))
+            .operand("x")
+            .axis(axis)
     })
 }
 
 /// x's type with another length of one axis.
 fn resized(x: &Type, axis: usize, d: Dim) -> Type {
-    x.with_shape(x.shape.iter().enumerate().map(|(i, e)| if i == axis { d.clone() } else { e.clone() }).collect::<Shape>())
+    x.with_shape(
+        x.shape
+            .iter()
+            .enumerate()
+            .map(|(i, e)| if i == axis { d.clone() } else { e.clone() })
+            .collect::<Shape>(),
+    )
 }
 
 /// The arrays are those of `n` ranks and have one type.
 fn meet(xs: &[Arr], n: i64) -> Result<&Arr> {
     match xs.first() {
-        Some(x) if xs.len() as i64 == n && xs.iter().all(|y| y.shape() == x.shape() && y.dtype() == x.dtype()) => Ok(x),
-        _ => Err(Error::new(Code::BadInput, format!("{} ranks are running, the graph is for {n} with equal shapes", xs.len()))),
+        Some(x)
+            if xs.len() as i64 == n
+                && xs.iter().all(|y| y.shape() == x.shape() && y.dtype() == x.dtype()) =>
+        {
+            Ok(x)
+        }
+        _ => Err(Error::new(
+            Code::BadInput,
+            format!("{} ranks are running, the graph is for {n} with equal shapes", xs.len()),
+        )),
     }
 }
 

@@ -49,7 +49,12 @@ fn check_linear(c: &Infer<'_>, axis: Option<i64>, block: i64) -> Result<()> {
             let d = c.dim(0, k)?.clone();
             match block {
                 0 => vec![d],
-                _ => x.shape.iter().enumerate().map(|(i, e)| if i == k { d.ceil_div(block) } else { e.clone() }).collect(),
+                _ => x
+                    .shape
+                    .iter()
+                    .enumerate()
+                    .map(|(i, e)| if i == k { d.ceil_div(block) } else { e.clone() })
+                    .collect(),
             }
         }
     };

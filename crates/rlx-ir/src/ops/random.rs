@@ -23,7 +23,9 @@ fn seeded(c: &Infer<'_>, i: usize, shape: &[Dim]) -> Result<Shape> {
     let seed = c.ty(i)?;
     c.expect_dim(1, i, seed.rank() - 1, &Dim::constant(2))?;
     if seed.dtype != DType::U32 {
-        return Err(c.fail(Code::DType, 1, format!("the seed is {}", seed.dtype)).operand(c.def.operand_name(i)));
+        return Err(c
+            .fail(Code::DType, 1, format!("the seed is {}", seed.dtype))
+            .operand(c.def.operand_name(i)));
     }
     Ok(seed.shape[..seed.rank() - 1].iter().chain(shape).cloned().collect())
 }
@@ -229,6 +231,9 @@ mod tests {
         let pi = [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344];
         assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
         assert_eq!(philox([!0; 4], [!0; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
-        assert_eq!(philox(pi, [0xa409_3822, 0x299f_31d0]), [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]);
+        assert_eq!(
+            philox(pi, [0xa409_3822, 0x299f_31d0]),
+            [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
+        );
     }
 }

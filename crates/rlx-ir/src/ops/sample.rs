@@ -14,7 +14,7 @@ ops! {
     sample: Sample(logits: Float, seed: Index)
         with { temperature: f64 = 1.0, top_k: i64 = 0, top_p: f64 = 1.0, min_p: f64 = 0.0, stream: i64 = 0 } -> ids;
     constraints = ["logits has an axis, which is not empty", "the seed is u32[.., 2]",
-        "the leading axes of the seed are the first of logits", "temperature is finite and >= 0", "top_k >= 0",
+        "the leading axes of the seed are the first of logits", "temperature is 0, or finite and at least 1e-6", "top_k >= 0",
         "0 < top_p <= 1, 0 <= min_p <= 1"];
     infer = |c, a| {
         c.rank_at_least(1, 0, 1)?;
@@ -32,7 +32,7 @@ ops! {
         }
         c.rank_at_least(3, 0, lead + 1)?;
         (0..lead).try_for_each(|i| c.same_dim(3, (0, i), (1, i)).map(|_| ()))?;
-        if !a.temperature.is_finite() || a.temperature < 0.0 {
+        if !a.temperature.is_finite() || (a.temperature != 0.0 && a.temperature < 1e-6) {
             return Err(c.fail(Code::Attribute, 4, format!("temperature {}", a.temperature)));
         }
         if a.top_k < 0 {
@@ -48,7 +48,9 @@ ops! {
         if a.temperature == 0.0 {
             return Ok(vec![logits.argmax(-1, false, false).cast(DType::I32)]);
         }
-        let logits = logits.to(crate::recurrence::wide(logits.dtype())) / a.temperature;
+        let logits = logits.to(crate::recurrence::wide(logits.dtype()));
+        // Against the largest, so that a low temperature overflows nothing but the hopeless.
+        let logits = (logits - logits.max(vec![-1], true)) / a.temperature;
         let tail: Shape = logits.shape().into_iter().skip(seed.rank() - 1).collect();
         let noise = seed.gumbel(tail, logits.dtype(), a.stream);
         if a.top_k == 0 && a.top_p == 1.0 && a.min_p == 0.0 {

@@ -40,7 +40,12 @@ pub(crate) fn time_step<'g>(delta: Var<'g>, bias: Option<Var<'g>>, softplus: boo
 }
 
 /// The gradients of delta and its bias.
-pub(crate) fn time_step_grad<'g>(d: Var<'g>, raw: Var<'g>, bias: Option<Var<'g>>, softplus: bool) -> (Var<'g>, Option<Var<'g>>) {
+pub(crate) fn time_step_grad<'g>(
+    d: Var<'g>,
+    raw: Var<'g>,
+    bias: Option<Var<'g>>,
+    softplus: bool,
+) -> (Var<'g>, Option<Var<'g>>) {
     let d = if softplus { d * raw.sigmoid() } else { d };
     (d, bias.map(|b| d.sum_to(b)))
 }
@@ -62,7 +67,12 @@ pub(crate) struct TailGrads<'g> {
 }
 
 /// The gradient that reaches the recurrence, and that of the skip's weights.
-pub(crate) fn tail_grads<'g>(dy: Var<'g>, x: Var<'g>, d: Option<Var<'g>>, z: Option<Var<'g>>) -> TailGrads<'g> {
+pub(crate) fn tail_grads<'g>(
+    dy: Var<'g>,
+    x: Var<'g>,
+    d: Option<Var<'g>>,
+    z: Option<Var<'g>>,
+) -> TailGrads<'g> {
     let through = z.map_or(dy, |z| dy * z.silu());
     // d silu(z) = σ(z)·(1 + z·(1 − σ(z)))
     let gate = z.map(|z| {
@@ -81,7 +91,9 @@ pub(crate) fn expect_opt(c: &Infer<'_>, n: usize, i: usize, want: &[Dim]) -> Res
 pub(crate) fn state_dtype(c: &Infer<'_>, n: usize, i: usize, want: &[Dim]) -> Result<DType> {
     expect_opt(c, n, i, want)?;
     match c.opt(i) {
-        Some(t) if !t.dtype.is_float() => Err(c.fail(Code::DType, n, format!("the state is {}", t.dtype)).operand("state")),
+        Some(t) if !t.dtype.is_float() => {
+            Err(c.fail(Code::DType, n, format!("the state is {}", t.dtype)).operand("state"))
+        }
         Some(t) => Ok(t.dtype),
         None => Ok(wide(c.ty(0)?.dtype)),
     }
@@ -89,7 +101,11 @@ pub(crate) fn state_dtype(c: &Infer<'_>, n: usize, i: usize, want: &[Dim]) -> Re
 
 /// The types of a gradient op's results: those of the operands of `forward` that are given. The gradient op's operands
 /// are dy, then those of the op, `count` in number, then the gradient of the last state.
-pub(crate) fn grad_types(c: &Infer<'_>, forward: &'static crate::op::OpDef, count: usize) -> Result<Vec<Type>> {
+pub(crate) fn grad_types(
+    c: &Infer<'_>,
+    forward: &'static crate::op::OpDef,
+    count: usize,
+) -> Result<Vec<Type>> {
     let own: Vec<Option<Type>> = (1..=count).map(|i| c.opt(i).cloned()).collect();
     let outs = forward.infer_types(c.attrs, &own, &[])?;
     let dlast = c.opt(count + 1);
@@ -152,7 +168,13 @@ fn over_batch<'g>(x: Var<'g>) -> Var<'g> {
     x.squeeze(2).move_axis(0, 1)
 }
 
-fn parts<'g>(g: &'g Graph, x: Var<'g>, dt: Var<'g>, [a, b, c]: [Var<'g>; 3], state: Option<Var<'g>>) -> Parts<'g> {
+fn parts<'g>(
+    g: &'g Graph,
+    x: Var<'g>,
+    dt: Var<'g>,
+    [a, b, c]: [Var<'g>; 3],
+    state: Option<Var<'g>>,
+) -> Parts<'g> {
     let shape = [x.dim(0), Dim::constant(1), x.dim(2), a.dim(1)];
     let state = state.map_or_else(|| g.zeros(x.dtype(), &shape), |s| s.unsqueeze(1));
     Parts { xs: [x, dt, b, c].map(over_time).to_vec(), a: a.unsqueeze(0), state }

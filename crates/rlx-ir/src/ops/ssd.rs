@@ -1,7 +1,8 @@
 //! The state-space duality of Mamba-2: a selective scan with one decay per head.
 
 use super::selective_scan::{
-    MAMBA, expect_opt, grad_types, grads_by, skip_and_gate, state_dtype, tail_grads, time_step, time_step_grad, vmap_merged,
+    MAMBA, expect_opt, grad_types, grads_by, skip_and_gate, state_dtype, tail_grads, time_step,
+    time_step_grad, vmap_merged,
 };
 use crate::prelude::*;
 use crate::recurrence::{Gradients, first, in_dtypes, wide};
@@ -36,7 +37,9 @@ impl Layout {
     }
     /// `[b, s, h]` once for every p, as `[s, b, g, c]`.
     fn per_head<'g>(&self, x: Var<'g>) -> Var<'g> {
-        self.over_time(x.unsqueeze(-1).broadcast([&self.batch, &self.s, &self.heads, &self.p].map(Dim::clone)))
+        self.over_time(
+            x.unsqueeze(-1).broadcast([&self.batch, &self.s, &self.heads, &self.p].map(Dim::clone)),
+        )
     }
     /// A `[h]` as `[g, c, 1]`.
     fn decay<'g>(&self, a: Var<'g>) -> Var<'g> {

@@ -40,6 +40,7 @@ pub mod ops;
 pub mod oracle;
 pub mod prelude;
 pub mod quant;
+mod recurrence;
 pub mod sample;
 pub mod scalar;
 mod sugar;

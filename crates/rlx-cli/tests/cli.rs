@@ -1,5 +1,5 @@
 //! The program as a caller sees it: output, files, exit codes, and one line on stderr.
-
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![allow(clippy::panic, reason = "helpers of tests may panic as tests do")]
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};

@@ -1,4 +1,5 @@
 //! Products with packed weights, for every scheme.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use rlx_ir::quant::{Decode, Scheme};
 use rlx_ir::sample::Rng;

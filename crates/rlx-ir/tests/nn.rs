@@ -1,4 +1,5 @@
 //! Norms, losses, rope and attention: values from PyTorch, laws, symbolic sizes, and what is refused.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests may fail the test")]
 

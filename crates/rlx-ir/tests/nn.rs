@@ -1,8 +1,6 @@
 //! Norms, losses, rope and attention: values from PyTorch, laws, symbolic sizes, and what is refused.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests may fail the test")]
-
 use rlx_ir::ops::attention::{Attention, AttentionGrad};
 use rlx_ir::ops::loss::{DivergenceReduction, Reduction};
 use rlx_ir::ops::rope_table::{RopeScaling, RopeTable};

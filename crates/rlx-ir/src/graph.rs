@@ -51,8 +51,7 @@ struct Capture {
 }
 
 /// Says what stands for a node in a copy: from the node and the operands' copies to the results' copies.
-pub type CopyNode<'c, 'g> =
-    dyn FnMut(&'g Graph, &Node, Vec<Option<Var<'g>>>) -> Result<Vec<Var<'g>>> + 'c;
+pub type CopyNode<'c, 'g> = dyn FnMut(&'g Graph, &Node, Vec<Option<Var<'g>>>) -> Result<Vec<Var<'g>>> + 'c;
 
 /// A handle to a value of a [`Graph`].
 #[derive(Clone, Copy)]

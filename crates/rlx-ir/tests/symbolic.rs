@@ -78,19 +78,25 @@ fn windows() {
     let k = || (vec![4.into(), 1.into(), 3.into(), 2.into()], &[4usize, 1, 3, 2][..]);
     check("conv_transpose", x(), k(), |x, w| {
         let (stride, output_padding) = (vec![2, 3], vec![1, 2]);
-        x.conv_transpose(w, None, ConvTranspose { stride, output_padding, groups: 2, ..ConvTranspose::default() })
+        x.conv_transpose(
+            w,
+            None,
+            ConvTranspose { stride, output_padding, groups: 2, ..ConvTranspose::default() },
+        )
     });
     let one = || (vec![1.into()], &[1usize][..]);
     let padding = || (vec![1, 1], vec![1, 1]);
     check("max_pool", x(), one(), |x, w| {
         let (padding_lo, padding_hi) = padding();
         let (kernel, stride) = (vec![2, 3], vec![2, 2]);
-        x.max_pool(MaxPool { kernel, stride, padding_lo, padding_hi, ceil_mode: true, ..MaxPool::default() }) * w
+        x.max_pool(MaxPool { kernel, stride, padding_lo, padding_hi, ceil_mode: true, ..MaxPool::default() })
+            * w
     });
     check("avg_pool", x(), one(), |x, w| {
         let (padding_lo, padding_hi) = padding();
         let (kernel, stride) = (vec![3, 3], vec![2, 2]);
-        x.avg_pool(AvgPool { kernel, stride, padding_lo, padding_hi, ceil_mode: true, ..AvgPool::default() }) * w
+        x.avg_pool(AvgPool { kernel, stride, padding_lo, padding_hi, ceil_mode: true, ..AvgPool::default() })
+            * w
     });
 }
 
@@ -102,7 +108,9 @@ fn indexing() {
     fn ids<'g>(x: Var<'g>, n: Vec<i32>) -> Var<'g> {
         x.graph().constant(Tensor::new(&[n.len()], &n).unwrap())
     }
-    check("gather", x(), w(), |x, w| x.gather(ids(x, vec![1, -1, 1]), 1).matmul(w.gather(ids(x, vec![0, 2, 4]), 1).t()));
+    check("gather", x(), w(), |x, w| {
+        x.gather(ids(x, vec![1, -1, 1]), 1).matmul(w.gather(ids(x, vec![0, 2, 4]), 1).t())
+    });
     check("scatter", x(), w(), |x, w| x.scatter(ids(x, vec![2, 0]), w, 0, ScatterMode::Add));
     check("scatter_set", x(), w(), |x, w| x.scatter(ids(x, vec![2, 2]), w, 0, ScatterMode::Set));
     check("elements", x(), w(), |x, w| {

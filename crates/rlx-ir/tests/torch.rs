@@ -1,4 +1,4 @@
-//! Values and gradients against PyTorch, by digests that `torch_digests.py` prints.
+//! Values and gradients against PyTorch, by the digests that `scripts/vectors_torch.py` writes.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use rlx_ir::ops::conv::{Conv, ConvTranspose};
@@ -7,26 +7,11 @@ use rlx_ir::ops::scatter::ScatterMode;
 use rlx_ir::{DType, Graph, Options, Tensor, Var, eval};
 
 /// The digest of the result, then of the gradient to each input.
-const WANT: &[(&str, &[f64])] = &[
-    ("conv", &[-13.68613627, -19.73348326, 16.32446758, 0.1815625172]),
-    ("conv_asymmetric", &[-1.34643041, -1.747048249, -1.538360914]),
-    ("conv_transpose", &[0.0994384702, -0.896041643, -5.189685585, -1.50370437]),
-    ("conv_transpose_wide", &[-19.767113, 25.09214067, -59.58555819, 0.36761973]),
-    ("max_pool", &[0.0290909617, 2.687679799]),
-    ("max_pool_ceil", &[-1.730754113, 3.710806975]),
-    ("avg_pool_ceil", &[-0.2193381453, -0.05810039889]),
-    ("avg_pool_ceil_inside", &[-0.2015604832, 0.09234164953]),
-    ("rfft", &[2.265238285, -1.325678839]),
-    ("irfft", &[2.271783839, -2.020044252]),
-    ("fft", &[-7.720000818, 5.559614235]),
-    ("einsum", &[17.4274175, 15.10575776, 11.43239518]),
-    ("top_k", &[1.393500485, -0.5479727885]),
-    ("top_k_indices", &[3.545767041]),
-    ("scatter_add", &[-0.7301597081, 0.790889045, -1.273941458]),
-    ("scatter_max", &[-0.3850924314, 0.237267302, -0.1461804255]),
-    ("scatter_min", &[0.1656367773, -0.03737220127, -0.7117988184]),
-    ("scatter_mul", &[0.5074590869, -0.07967217364, -0.1421155578]),
-];
+fn digests(name: &str) -> Vec<f64> {
+    let mut lines = include_str!("../../../vectors/torch.txt").lines().map(str::split_whitespace);
+    let mut line = lines.find_map(|mut l| (l.next() == Some(name)).then_some(l)).unwrap();
+    line.by_ref().map(|d| d.parse().unwrap()).collect()
+}
 
 fn wave(shape: &[usize], seed: f64) -> Tensor {
     let n: usize = shape.iter().product();
@@ -44,7 +29,7 @@ fn check<const N: usize>(
     waves: [(&[usize], f64); N],
     f: impl for<'g> Fn([Var<'g>; N]) -> Var<'g>,
 ) {
-    let want = WANT.iter().find(|w| w.0 == name).unwrap().1;
+    let want = digests(name);
     let g = Graph::new("torch");
     let data: Vec<(String, Tensor)> =
         waves.iter().enumerate().map(|(i, (s, seed))| (format!("x{i}"), wave(s, *seed))).collect();
@@ -63,9 +48,9 @@ fn check<const N: usize>(
     let inputs: Vec<(&str, &Tensor)> = data.iter().map(|(n, t)| (n.as_str(), t)).collect();
     let out = eval(&func, &inputs, &Options::default()).unwrap();
     let got = out.iter().filter(|(n, _)| n != "loss").map(|(_, a)| digest(&a.f64s()));
-    for (k, (got, want)) in got.zip(want).enumerate() {
+    for (k, (got, want)) in got.zip(&want).enumerate() {
         assert!(
-            (got - want).abs() <= 1e-8 * want.abs().max(1.0),
+            (got - want).abs() <= 1e-12 * want.abs().max(1.0),
             "{name}, digest {k}: {got}, PyTorch has {want}"
         );
     }

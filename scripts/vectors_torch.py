@@ -1,9 +1,17 @@
-"""Prints the digests that torch.rs compares with. Needs PyTorch.
+#!/usr/bin/env python3
+"""Writes OUT/torch.txt: digests of convolution, pooling, indexing and transforms as PyTorch computes them in f64.
 
-Inputs are sin(i + seed) over the flat index; a digest is the sum of y[i] * cos(i) over the flat result."""
+A line per case: name, then the digests of the result and of the gradient to each input. Inputs are sin(i + seed)
+over the flat index; a digest is the sum of y[i] * cos(i). crates/rlx-ir/tests/torch.rs compares.
+"""
+
+import pathlib
+import sys
 
 import torch
 import torch.nn.functional as F
+
+LINES = []
 
 
 def wave(*shape, seed=0):
@@ -25,7 +33,7 @@ def show(name, y, *wrt):
     if wrt:
         loss = (y * wave(*y.shape, seed=9)).sum()
         out += [digest(g) for g in torch.autograd.grad(loss, wrt)]
-    print(f'    ("{name}", &[{", ".join(f"{v:.10}" for v in out)}]),')
+    LINES.append(" ".join([name, *map(repr, out)]))
 
 
 x, w, b = wave(2, 4, 7, 6), wave(6, 2, 3, 2, seed=1), wave(6, seed=2)
@@ -56,3 +64,5 @@ show("top_k_indices", i)
 x, at, u = wave(5), torch.tensor([0, 2, 0, 4, 4, 2]), wave(6, seed=3)
 for mode, name in [("sum", "add"), ("amax", "max"), ("amin", "min"), ("prod", "mul")]:
     show("scatter_" + name, x.scatter_reduce(0, at, u, mode), x, u)
+
+(pathlib.Path(sys.argv[1]) / "torch.txt").write_text("\n".join(LINES) + "\n")

@@ -300,7 +300,9 @@ fn all_sizes_may_be_symbols() {
             .map(|port| {
                 let sizes = [("b", 2), ("s", 5), ("h", 2), ("p", 3), ("n", 2), ("k", 2)];
                 let mut bindings = rlx_ir::Bindings::new();
-                sizes.iter().for_each(|(n, v)| drop(bindings.insert(n, *v)));
+                for (n, v) in sizes {
+                    bindings.insert(n, v);
+                }
                 let shape =
                     back.ty(port.value).unwrap().shape.iter().map(|d| d.eval(&bindings).unwrap() as usize);
                 let name: &'static str = wrt_name(&port.name);

@@ -59,6 +59,7 @@ pub struct Var<'g> {
 
 /// The inside of a region: derefs to the graph to build in. `'g` is the lifetime of the enclosing graph, whose
 /// values may be used inside: they become operands of the op that owns the region.
+#[allow(explicit_outlives_requirements)] // the bound is what lets outer values be used inside
 pub struct Region<'a, 'g: 'a> {
     graph: &'a Graph,
     _outer: PhantomData<Cell<&'a &'g ()>>,
@@ -176,6 +177,11 @@ impl Graph {
             return;
         }
         inner.outputs.push(Output { name: name.to_string(), value: resolved });
+    }
+
+    /// The name under which a value is an output.
+    pub fn output_name(&self, value: Var<'_>) -> Option<String> {
+        self.inner.borrow().outputs.iter().find(|o| o.value == value.id).map(|o| o.name.clone())
     }
 
     /// The errors so far.
@@ -423,6 +429,16 @@ impl Graph {
         inner.captures.push(Capture { graph, value, ty });
         inner.captured.insert((graph, value), v.id);
         Ok(v.id)
+    }
+
+    /// The same values as values of this graph: those of enclosing graphs are captured.
+    pub fn captured<'g>(&'g self, vars: &[Var<'_>]) -> Vec<Var<'g>> {
+        let own = |v: &Var<'_>| match self.resolve(*v) {
+            Ok(Some(id)) => Var { graph: self, id },
+            Ok(None) => self.poison(),
+            Err(e) => self.fail(e),
+        };
+        vars.iter().map(own).collect()
     }
 
     /// Builds a region with ports of the given names and types. Gives the closed function and the values of this

@@ -7,11 +7,12 @@ use crate::attr::{AttrSpec, AttrValue};
 use crate::dim::Dim;
 use crate::dtype::Class;
 use crate::error::{Code, Error, Result};
-use crate::func::Func;
+use crate::func::{Func, Node};
 use crate::graph::{Graph, Var};
 use crate::oracle::{Arr, Eval};
 use crate::sample::Samples;
 use crate::scalar::Scalar;
+use crate::transform::Pruned;
 use crate::types::{Shape, Type, broadcast, resolve_axes, resolve_axis};
 use std::fmt;
 use std::sync::Arc;
@@ -125,6 +126,16 @@ pub struct OpDef {
     pub samples: fn(&mut Samples),
     /// Its tolerances.
     pub tol: Tol,
+    /// For ops with regions: the node without the results that are not marked as needed.
+    pub prune: Option<fn(&Node, &[bool]) -> Result<Pruned>>,
+}
+
+/// An identifier without the `r#` that Rust wants before its own words.
+const fn plain(name: &'static str) -> &'static str {
+    match name.as_bytes() {
+        [b'r', b'#', ..] => name.split_at(2).1,
+        _ => name,
+    }
 }
 
 impl OpDef {
@@ -138,7 +149,7 @@ impl OpDef {
         results: &'static [&'static str],
     ) -> OpDef {
         OpDef {
-            name,
+            name: plain(name),
             doc,
             file,
             operands,
@@ -155,6 +166,7 @@ impl OpDef {
             onnx: &[],
             samples: |_| {},
             tol: tol(4e-6, 4e-3, 3e-2),
+            prune: None,
         }
     }
 
@@ -641,6 +653,7 @@ macro_rules! ops {
     (@field $d:ident $A:ident onnx $v:expr) => { $d.onnx = &$v };
     (@field $d:ident $A:ident tolerance $v:expr) => { $d.tol = $v };
     (@field $d:ident $A:ident samples $v:expr) => { $d.samples = $v };
+    (@field $d:ident $A:ident prune $v:expr) => { $d.prune = Some($v) };
     (@field $d:ident $A:ident scalar $v:expr) => {
         $d.meaning = $crate::op::Meaning::Scalar($v);
         $d.infer = |c| c.elementwise();

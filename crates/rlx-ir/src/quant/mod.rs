@@ -87,8 +87,9 @@ impl Plane {
 pub enum Decode {
     /// They are decoded as they are.
     AsStored,
-    /// An fp8 element, or an E4M3 or E8M0 scale, that is NaN or infinite counts as 0: the rule of a matmul. The ggml
-    /// kinds have no such codes and decode alike in both modes.
+    /// An fp8 element, or an E4M3 or E8M0 scale of a block, that is NaN or infinite counts as 0: the rule of a matmul.
+    /// What is stored as `f32` or half is taken as it is, so the ggml kinds decode alike in both modes, and a product
+    /// of finite codes and scales may still overflow.
     Finite,
 }
 
@@ -184,9 +185,8 @@ impl Scheme {
                 codec.decode(&Geometry::new(shape, self.block)?, planes, mode, &mut out);
             }
             Layout::Rows(codec) => {
-                let blocks = planes.iter().flat_map(|plane| plane.chunks_exact(codec.bytes));
-                for (values, block) in out.chunks_exact_mut(self.block as usize).zip(blocks) {
-                    (codec.decode)(block, values);
+                for blocks in planes {
+                    codec.decode_all(self.block as usize, blocks, &mut out);
                 }
             }
         }
@@ -212,9 +212,8 @@ impl Scheme {
                 codec.encode(&Geometry::new(shape, self.block)?, values, &mut planes);
             }
             Layout::Rows(codec) => {
-                let blocks = planes.iter_mut().flat_map(|plane| plane.chunks_exact_mut(codec.bytes));
-                for (values, block) in values.chunks_exact(self.block as usize).zip(blocks) {
-                    (codec.encode)(values, block);
+                for blocks in &mut planes {
+                    codec.encode_all(self.block as usize, values, blocks);
                 }
             }
         }

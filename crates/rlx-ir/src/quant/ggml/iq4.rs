@@ -15,7 +15,7 @@ const IQ4_LEVELS: Levels = Levels {
     value: |code| f32::from(LEVELS[usize::from(code & 0x0F)]),
     nearest: |x| {
         let below = |pair: &[i8; 2]| f32::from(pair[0]) + f32::from(pair[1]) < 2.0 * x;
-        LEVELS.array_windows().take_while(|pair| below(pair)).count() as u8
+        LEVELS.array_windows().map(|pair| u8::from(below(pair))).sum()
     },
 };
 

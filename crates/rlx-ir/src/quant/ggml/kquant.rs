@@ -165,7 +165,7 @@ impl Affine {
             let scale = scale * f32::from(scales[g]);
             let minimum = minimum * f32::from(scales[16 + g]);
             for (x, code) in values.iter().zip(codes) {
-                *code = (steps(x + minimum, scale).round() as u8).min(self.top);
+                *code = ((steps(x + minimum, scale) + 0.5) as u8).min(self.top);
             }
         }
         (self.pack_scales)(&scales, block);
@@ -192,7 +192,7 @@ const Q3K_FORMAT: Signed = Signed {
         ends: [-4.0, 3.0],
         step: 1.0,
         value: |code| f32::from(code) - 4.0,
-        nearest: |x| (x.round().clamp(-4.0, 3.0) + 4.0) as u8,
+        nearest: |x| ((x + 4.5) as u8).min(7),
     },
     group: 16,
     scale_at: 108,
@@ -207,7 +207,7 @@ const Q6K_FORMAT: Signed = Signed {
         ends: [-32.0, 31.0],
         step: 1.0,
         value: |code| f32::from(code) - 32.0,
-        nearest: |x| (x.round().clamp(-32.0, 31.0) + 32.0) as u8,
+        nearest: |x| ((x + 32.5) as u8).min(63),
     },
     group: 16,
     scale_at: 208,

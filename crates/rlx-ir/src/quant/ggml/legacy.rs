@@ -6,9 +6,12 @@
 
 use super::bits::Codes;
 use super::{BlockCodec, get_f16, put_f16};
-use crate::quant::lowfloat;
 
 const BLOCK: usize = 32;
+
+/// E2M1 values doubled into whole numbers; ggml has no negative zero here.
+const TWICE_E2M1: [f32; 16] =
+    [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
 
 const Q4_0_CODES: Codes = Codes::one(2, 4, 16);
 const Q4_1_CODES: Codes = Codes::one(4, 4, 16);
@@ -68,7 +71,7 @@ pub(in crate::quant) const MXFP4: BlockCodec = BlockCodec {
     decode: |block, values| {
         let scale = half_e8m0(block[0]);
         for (y, code) in values.iter_mut().zip(MXFP4_CODES.unpack::<BLOCK>(block)) {
-            *y = scale * twice_e2m1(code);
+            *y = scale * TWICE_E2M1[usize::from(code)];
         }
     },
     encode: |values, block| {
@@ -77,9 +80,16 @@ pub(in crate::quant) const MXFP4: BlockCodec = BlockCodec {
         let top = (f64::from(peak).log2() as f32).floor();
         block[0] = if peak > 0.0 { (top - 2.0 + 127.0) as u8 } else { 0 };
         let scale = half_e8m0(block[0]);
+        let levels = TWICE_E2M1.map(|level| scale * level);
         let codes: [u8; BLOCK] = std::array::from_fn(|i| {
-            let error = |code: u8| (scale * twice_e2m1(code) - values[i]).abs();
-            (1..16).fold(0, |best, code| if error(code) < error(best) { code } else { best })
+            let mut best = (0, (levels[0] - values[i]).abs());
+            for (code, level) in (0..16).zip(levels) {
+                let error = (level - values[i]).abs();
+                if error < best.1 {
+                    best = (code, error);
+                }
+            }
+            best.0
         });
         MXFP4_CODES.pack(&codes, block);
     },
@@ -133,9 +143,4 @@ fn half_e8m0(code: u8) -> f32 {
         0 | 1 => f32::from_bits(0x0020_0000 << code),
         _ => f32::from_bits(u32::from(code - 1) << 23),
     }
-}
-
-/// Whole numbers; ggml has no negative zero here.
-fn twice_e2m1(code: u8) -> f32 {
-    2.0 * lowfloat::e2m1_to_f32(code) + 0.0
 }

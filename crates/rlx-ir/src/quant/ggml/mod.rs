@@ -11,7 +11,8 @@ pub(super) mod kquant;
 pub(super) mod legacy;
 mod search;
 
-/// A format of fixed-size blocks. Both functions get slices of exactly one block, bytes to write are zero.
+/// A format of fixed-size blocks. Both functions get slices of one whole block, bytes to write are zero; where a block
+/// is one element, they get any number of them.
 pub(super) struct BlockCodec {
     /// Bytes of a block.
     pub(super) bytes: usize,
@@ -21,23 +22,54 @@ pub(super) struct BlockCodec {
 
 pub(super) const F16: BlockCodec = BlockCodec {
     bytes: 2,
-    decode: |block, values| values.fill(get_f16(block, 0)),
-    encode: |values, block| {
-        for x in values {
-            put_f16(block, 0, *x);
+    decode: |bytes, values| {
+        for (y, b) in values.iter_mut().zip(bytes.as_chunks().0) {
+            *y = f16::from_le_bytes(*b).to_f32();
+        }
+    },
+    encode: |values, bytes| {
+        for (x, b) in values.iter().zip(bytes.as_chunks_mut().0) {
+            *b = f16::from_f32(*x).to_le_bytes();
         }
     },
 };
 
 pub(super) const BF16: BlockCodec = BlockCodec {
     bytes: 2,
-    decode: |block, values| values.fill(bf16::from_le_bytes([block[0], block[1]]).to_f32()),
-    encode: |values, block| {
-        for x in values {
-            block.copy_from_slice(&bf16::from_f32(*x).to_le_bytes());
+    decode: |bytes, values| {
+        for (y, b) in values.iter_mut().zip(bytes.as_chunks().0) {
+            *y = bf16::from_le_bytes(*b).to_f32();
+        }
+    },
+    encode: |values, bytes| {
+        for (x, b) in values.iter().zip(bytes.as_chunks_mut().0) {
+            *b = bf16::from_f32(*x).to_le_bytes();
         }
     },
 };
+
+impl BlockCodec {
+    /// How many blocks of `block` elements one call is given.
+    fn blocks_a_call(block: usize) -> usize {
+        if block == 1 { 4096 } else { 1 }
+    }
+
+    /// Decodes whole rows; the caller has checked that the lengths agree.
+    pub(super) fn decode_all(&self, block: usize, bytes: &[u8], values: &mut [f32]) {
+        let run = Self::blocks_a_call(block);
+        for (values, bytes) in values.chunks_mut(block * run).zip(bytes.chunks(self.bytes * run)) {
+            (self.decode)(bytes, values);
+        }
+    }
+
+    /// Encodes whole rows into zeroed bytes; the caller has made the lengths agree.
+    pub(super) fn encode_all(&self, block: usize, values: &[f32], bytes: &mut [u8]) {
+        let run = Self::blocks_a_call(block);
+        for (values, bytes) in values.chunks(block * run).zip(bytes.chunks_mut(self.bytes * run)) {
+            (self.encode)(values, bytes);
+        }
+    }
+}
 
 fn get_f16(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()

@@ -57,10 +57,11 @@ pub(super) fn best_affine(values: &[f32], top: u8) -> (f32, f32) {
     let mut best = (f64::INFINITY, 0.0, 0.0);
     for nudge in NUDGES {
         let per_unit = (f64::from(top) + 0.1 * f64::from(nudge)) / range;
-        let code = |x: f64| ((x - low) * per_unit).round().min(f64::from(top));
+        // Codes are not negative, so adding a half and cutting off is rounding.
+        let code = |x: f64| f64::from(((x + 0.5) as u8).min(top));
         let (mut q1, mut q2, mut x1, mut xq) = (0.0, 0.0, 0.0, 0.0);
         for x in values.iter().map(|&x| f64::from(x)) {
-            let q = code(x);
+            let q = code((x - low) * per_unit);
             q1 += q;
             q2 += q * q;
             x1 += x;
@@ -75,13 +76,9 @@ pub(super) fn best_affine(values: &[f32], top: u8) -> (f32, f32) {
         if minimum < 0.0 {
             (scale, minimum) = (xq / q2, 0.0);
         }
-        let error: f64 = values
-            .iter()
-            .map(|&x| f64::from(x))
-            .map(|x| {
-                (scale * ((x + minimum) / scale).round().clamp(0.0, f64::from(top)) - minimum - x).powi(2)
-            })
-            .sum();
+        let per_unit = 1.0 / scale;
+        let error = |x: f64| (scale * code((x + minimum) * per_unit) - minimum - x).powi(2);
+        let error: f64 = values.iter().map(|&x| error(f64::from(x))).sum();
         if scale > 0.0 && error < best.0 {
             best = (error, scale, minimum);
         }

@@ -1,0 +1,4 @@
+//! The one harness: it runs the op table's samples, random graphs, file tests and PyTorch's vectors.
+
+pub mod fd;
+pub mod sampled;

@@ -1,0 +1,177 @@
+//! Every op of the table, by its samples: shapes, gradients against finite differences, batching.
+
+use rlx_conformance::fd::Problem;
+use rlx_conformance::sampled::{self, Case};
+use rlx_ir::oracle::Arr;
+use rlx_ir::{DType, Dim, Func, Options, Tensor, eval};
+
+/// Runs `check` on every sample and lists all that fail.
+fn each(dtype: DType, check: impl Fn(&Case) -> Result<(), String>) {
+    let mut failures = Vec::new();
+    let mut count = 0;
+    for (name, case) in sampled::all(dtype, |_| true) {
+        count += 1;
+        let result = case.map_err(|e| e.to_string()).and_then(|c| check(&c));
+        if let Err(e) = result {
+            failures.push(format!("{name}: {e}"));
+        }
+    }
+    assert!(count > 0, "the table has no samples");
+    assert!(failures.is_empty(), "{} of {count} samples fail:\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn every_op_has_a_sample() {
+    let none: Vec<&str> = rlx_ir::ops::all().iter().filter(|d| d.sample_list().is_empty()).map(|d| d.name).collect();
+    assert_eq!(none, ["constant"], "ops without samples (a constant's sample is its attribute)");
+}
+
+#[test]
+fn inferred_shapes_are_what_the_oracle_makes() {
+    // The oracle compares each result with its inferred type; the outputs only have to come out.
+    for dtype in [DType::F64, DType::F32, DType::BF16] {
+        each(dtype, |c| c.eval().map(|_| ()).map_err(|e| e.to_string()));
+    }
+}
+
+fn gradients(order: &str) {
+    each(DType::F64, |c| {
+        let (wrt, outputs) = (c.float_ports(), c.float_outputs().map_err(|e| e.to_string())?);
+        if !c.smooth || wrt.is_empty() || outputs.is_empty() {
+            return Ok(());
+        }
+        let p = Problem { func: &c.func, data: &c.data, wrt: &wrt, outputs: &outputs };
+        for seed in [1, 2] {
+            let (gap, limit) = match order {
+                "vjp" => (p.vjp(seed), 1e-8),
+                "jvp" => (p.jvp(seed), 1e-8),
+                _ => (p.hvp(seed), 1e-7),
+            };
+            let gap = gap.map_err(|e| e.to_string())?;
+            if gap.relative() > limit {
+                return Err(format!("{order} {gap:?}"));
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn vjp_agrees_with_finite_differences() {
+    gradients("vjp");
+}
+
+#[test]
+fn jvp_agrees_with_finite_differences() {
+    gradients("jvp");
+}
+
+#[test]
+fn hvp_agrees_with_finite_differences() {
+    gradients("hvp");
+}
+
+/// Three different versions of a port's data: the sample's own, and two changed by rotating it.
+fn versions(t: &Tensor) -> Vec<Tensor> {
+    let rotate = |by: usize| -> Tensor {
+        let size = t.dtype().bytes().unwrap_or(1);
+        let mut bytes = t.bytes().to_vec();
+        let n = bytes.len();
+        if n > 0 {
+            bytes.rotate_left(by * size % n);
+        }
+        Tensor::from_bytes(t.dtype(), t.shape(), bytes).unwrap()
+    };
+    vec![t.clone(), rotate(1), rotate(2)]
+}
+
+/// Stacks tensors along a new axis.
+fn stack(ts: &[Tensor], axis: usize) -> Tensor {
+    let first = &ts[0];
+    let size = first.dtype().bytes().unwrap();
+    let outer: usize = first.shape()[..axis].iter().product();
+    let inner: usize = first.shape()[axis..].iter().product::<usize>() * size;
+    let mut bytes = Vec::new();
+    for o in 0..outer {
+        for t in ts {
+            bytes.extend_from_slice(&t.bytes()[o * inner..(o + 1) * inner]);
+        }
+    }
+    let mut shape = first.shape().to_vec();
+    shape.insert(axis, ts.len());
+    Tensor::from_bytes(first.dtype(), &shape, bytes).unwrap()
+}
+
+fn close(a: &Arr, b: &[Arr], axis: usize) -> Result<(), String> {
+    let tensors: Vec<Tensor> = b.iter().map(|x| x.to_tensor().unwrap()).collect();
+    let want = stack(&tensors, axis);
+    if a.shape() != want.shape() {
+        return Err(format!("shape {:?}, want {:?}", a.shape(), want.shape()));
+    }
+    let (got, want) = (a.f64s(), want.to_f64s().unwrap());
+    for (i, (x, y)) in got.iter().zip(&want).enumerate() {
+        let same = x == y || (x.is_nan() && y.is_nan()) || (x - y).abs() <= 1e-9 * y.abs().max(1.0);
+        if !same {
+            return Err(format!("element {i}: {x}, want {y}"));
+        }
+    }
+    Ok(())
+}
+
+fn batched(f: &Func, c: &Case, ports: &[(&str, i64)], out_axis: i64) -> Result<(), String> {
+    let text = |e: rlx_ir::Error| e.to_string();
+    let mapped = rlx_ir::transform::vmap(f, ports, &Dim::constant(3), out_axis).map_err(text)?;
+    let mut data = Vec::new();
+    let mut singles: Vec<Vec<(&str, Tensor)>> = vec![Vec::new(); 3];
+    for (name, t) in &c.data {
+        match ports.iter().find(|(n, _)| n == name) {
+            Some((_, axis)) => {
+                let vs = versions(t);
+                let axis = rlx_ir::types::resolve_axis(*axis, t.shape().len() + 1).map_err(text)?;
+                data.push((name.as_str(), stack(&vs, axis)));
+                singles.iter_mut().zip(vs).for_each(|(s, v)| s.push((name, v)));
+            }
+            None => {
+                data.push((name, t.clone()));
+                singles.iter_mut().for_each(|s| s.push((name, t.clone())));
+            }
+        }
+    }
+    let run = |f: &Func, d: &[(&str, Tensor)]| {
+        let refs: Vec<(&str, &Tensor)> = d.iter().map(|(n, t)| (*n, t)).collect();
+        eval(f, &refs, &Options::default()).map_err(text)
+    };
+    let got = run(&mapped, &data)?;
+    let want = singles.iter().map(|s| run(f, s)).collect::<Result<Vec<_>, _>>()?;
+    for (i, (name, a)) in got.iter().enumerate() {
+        let each: Vec<Arr> = want.iter().map(|w| w[i].1.clone()).collect();
+        let axis = rlx_ir::types::resolve_axis(out_axis, each[0].rank() + 1).map_err(text)?;
+        close(a, &each, axis).map_err(|e| format!("{name}: {e}"))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn vmap_is_stacking() {
+    each(DType::F64, |c| {
+        let ports: Vec<(&str, usize)> = c
+            .data
+            .iter()
+            .filter(|(_, t)| !t.dtype().is_packed())
+            .map(|(n, t)| (n.as_str(), t.shape().len()))
+            .collect();
+        // Every axis of every port alone, then all ports together at the first and at the last axis.
+        for (name, rank) in &ports {
+            for axis in 0..=*rank {
+                batched(&c.func, c, &[(name, axis as i64)], 0).map_err(|e| format!("{name} at {axis}: {e}"))?;
+            }
+        }
+        for axis in [0, -1] {
+            let all: Vec<(&str, i64)> = ports.iter().map(|(n, _)| (*n, axis)).collect();
+            if !all.is_empty() {
+                batched(&c.func, c, &all, axis).map_err(|e| format!("all at {axis}: {e}"))?;
+            }
+        }
+        Ok(())
+    });
+}

@@ -1,0 +1,678 @@
+//! Control flow. Regions are closed functions: what they use from outside are further operands ("captures"), which
+//! the builder finds by itself.
+
+use crate::prelude::*;
+use crate::func::{Func, Node};
+use crate::graph::Region;
+use crate::transform::{Pruned, keep_outputs, keep_ports, pullback, vmap_func, vmap_loop};
+use std::sync::Arc;
+
+/// The types of the operands from position `from` on are those of the region's ports.
+fn ports_fit(c: &Infer<'_>, n: usize, region: &Func, want: &[Type]) -> Result<()> {
+    let got = region.port_types()?;
+    if got.len() != want.len() {
+        let text = format!("region {} has {} ports for {} operands", region.name, got.len(), want.len());
+        return Err(c.fail(Code::Region, n, text));
+    }
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        if g != w {
+            let text = format!("port {i} of region {} is {g}, but gets {w}", region.name);
+            return Err(c.fail(Code::Region, n, text));
+        }
+    }
+    Ok(())
+}
+
+fn operand_types(c: &Infer<'_>, from: usize) -> Result<Vec<Type>> {
+    (from..c.operands.len()).map(|i| c.ty(i).cloned()).collect()
+}
+
+fn with_leading(ty: &Type, n: &Dim) -> Type {
+    ty.with_shape(std::iter::once(n.clone()).chain(ty.shape.iter().cloned()).collect::<Shape>())
+}
+
+/// The number of leading operands that an attribute counts, if there are as many.
+fn counted(c: &Infer<'_>, n: usize, count: i64, of: usize) -> Result<usize> {
+    usize::try_from(count)
+        .ok()
+        .filter(|k| *k <= of)
+        .ok_or_else(|| c.fail(Code::Attribute, n, format!("{count} of {of} operands")))
+}
+
+fn is_float(x: &Var<'_>) -> bool {
+    x.dtype().is_float()
+}
+
+/// The gradients of the float results, zeros where none has arrived.
+fn float_cts<'g>(c: &VjpCx<'g>, results: std::ops::Range<usize>) -> Vec<Var<'g>> {
+    results.filter(|i| is_float(&c.y(*i))).map(|i| c.dy(i)).collect()
+}
+
+/// Puts the gradients of the marked operands where they belong.
+fn spread<'g>(marks: &[bool], grads: Vec<Var<'g>>) -> Grads<'g> {
+    let mut grads = grads.into_iter();
+    marks.iter().map(|m| if *m { grads.next() } else { None }).collect::<Vec<_>>().into()
+}
+
+fn marks(c: &VjpCx<'_>) -> Vec<bool> {
+    (0..c.operands.len()).map(|i| c.wants(i) && is_float(&c.x(i))).collect()
+}
+
+/// A region with other outputs, given by the values of some of its ports.
+fn with_port_outputs(f: &Func, ports: &[usize]) -> (Func, Vec<usize>) {
+    let mut f = f.clone();
+    let mut at = Vec::new();
+    for &p in ports {
+        let Some(value) = f.ports.get(p).map(|p| p.value) else { continue };
+        let name = format!("saved{}", f.outputs.len());
+        at.push(f.outputs.len());
+        f.outputs.push(crate::func::Output { name, value });
+    }
+    (f, at)
+}
+
+/// What remains of an op whose regions share ports with its operands from `from` on and outputs with its results.
+fn prune_shared(node: &Node, needed: &[bool], from: usize) -> Result<Pruned> {
+    let mut regions = Vec::new();
+    let mut used = vec![false; node.operands.len()];
+    used.iter_mut().take(from).for_each(|u| *u = true);
+    for r in &node.regions {
+        let (r, flags) = keep_outputs(r, needed)?;
+        used.iter_mut().skip(from).zip(&flags).for_each(|(u, f)| *u |= f);
+        regions.push(r);
+    }
+    let kept = used.get(from..).unwrap_or_default();
+    let regions = regions.iter().map(|r| keep_ports(r, kept).map(Arc::new)).collect::<Result<_>>()?;
+    Ok(Pruned {
+        attrs: node.attrs.clone(),
+        operands: (0..used.len()).filter(|i| used.get(*i) == Some(&true)).collect(),
+        results: (0..needed.len()).filter(|i| needed.get(*i) == Some(&true)).collect(),
+        regions,
+    })
+}
+
+ops! {
+    /// Runs the region on the operands. With `checkpoint`, its gradient computes the region again instead of keeping
+    /// what is inside.
+    call: Call(args: many Free) { checkpoint: bool = false } -> {results};
+    regions = ["body"];
+    constraints = ["the ports of the body have the types of the operands"];
+    infer = |c, _| {
+        ports_fit(c, 1, c.region(0)?, &operand_types(c, 0)?)?;
+        c.region(0)?.output_types()
+    };
+    eval = |e, _| e.region(0, e.given().into_iter().cloned().collect());
+    vjp = |c, a| {
+        let marks = marks(c);
+        let region = c.regions.first().ok_or_else(|| Error::new(Code::Region, "no body"))?;
+        let back = Arc::new(pullback(region, &marks)?);
+        let mut args = c.given();
+        let mut cts = float_cts(c, 0..c.results.len());
+        if a.checkpoint {
+            // Without the barrier the second computation could be merged with the first.
+            let all: Vec<Var<'_>> = args.iter().chain(&cts).copied().collect();
+            let fenced = c.g.barrier(&all);
+            cts = fenced.get(args.len()..).unwrap_or_default().to_vec();
+            args = fenced.into_iter().take(args.len()).collect();
+        }
+        args.extend(cts);
+        let call = Call { checkpoint: false }.to_values();
+        let grads = c.g.emit(Call::DEF, call, args.into_iter().map(Some).collect(), vec![back]);
+        Ok(spread(&marks, grads))
+    };
+    vmap = |c, _| {
+        let region = c.regions.first().ok_or_else(|| Error::new(Code::Region, "no body"))?;
+        let batched = Arc::new(vmap_func(region, &c.batched, &c.size)?);
+        Ok(c.g.emit(c.def, c.attrs.clone(), c.operands.clone(), vec![batched]))
+    };
+    prune = |node, needed| prune_shared(node, needed, 0);
+    samples = |s| {
+        s.text("twice", "graph t { input x: DT[3] input y: DT[3] z = call(x, y) body (a: DT[3], b: DT[3]) { p = mul(a, b) q = add(p, a) yield r0 = q, r1 = p } output z = z }");
+        s.text("checkpoint", "graph t { input x: DT[3] z = call(x) {checkpoint: true} body (a: DT[3]) { p = mul(a, a) q = mul(p, a) yield r0 = q } output z = z }");
+    };
+
+    /// Runs `body` on the operands; the gradient is what `backward` makes of the operands, the results and the
+    /// gradients of the float results: one result for each float operand.
+    custom_vjp: CustomVjp(args: many Free) -> {results};
+    regions = ["body", "backward"];
+    constraints = [
+        "the ports of the body have the types of the operands",
+        "the ports of backward are the operands, the results and a gradient for each float result",
+        "backward gives a gradient for each float operand"
+    ];
+    infer = |c, _| {
+        let (args, body) = (operand_types(c, 0)?, c.region(0)?);
+        ports_fit(c, 1, body, &args)?;
+        let results = body.output_types()?;
+        let floats = |t: &[Type]| t.iter().filter(|t| t.dtype.is_float()).cloned().collect::<Vec<_>>();
+        let ports: Vec<Type> = args.iter().cloned().chain(results.iter().cloned()).chain(floats(&results)).collect();
+        ports_fit(c, 2, c.region(1)?, &ports)?;
+        if c.region(1)?.output_types()? != floats(&args) {
+            return Err(c.fail(Code::Region, 3, "backward's results do not fit"));
+        }
+        Ok(results)
+    };
+    eval = |e, _| e.region(0, e.given().into_iter().cloned().collect());
+    vjp = |c, _| {
+        let backward = c.regions.get(1).ok_or_else(|| Error::new(Code::Region, "no backward"))?;
+        let args: Vec<Var<'_>> =
+            c.given().into_iter().chain(c.results.iter().copied()).chain(float_cts(c, 0..c.results.len())).collect();
+        let grads = c.g.inline(backward, &args)?;
+        let floats: Vec<bool> = c.given().iter().map(is_float).collect();
+        Ok(spread(&floats, grads))
+    };
+    vmap = |c, _| {
+        let [body, backward] = [0, 1].map(|i| c.regions.get(i).cloned());
+        let (Some(body), Some(backward)) = (body, backward) else {
+            return Err(Error::new(Code::Region, "a region is missing"));
+        };
+        let all = |f: &Func| vec![true; f.ports.len()];
+        let regions = vec![
+            Arc::new(vmap_func(&body, &all(&body), &c.size)?),
+            Arc::new(vmap_func(&backward, &all(&backward), &c.size)?),
+        ];
+        Ok(c.g.emit(c.def, c.attrs.clone(), c.all_batched(), regions))
+    };
+    samples = |s| s.text("clipped", "graph t { input x: DT[3] z = custom_vjp(x) body (a: DT[3]) { p = mul(a, a) yield r0 = p } backward (a: DT[3], p: DT[3], d: DT[3]) { q = add(a, a) r = mul(q, d) yield r0 = r } output z = z }");
+
+    /// The operands, unchanged; no rewrite may look through it.
+    barrier: Barrier(xs: many Free) -> [ys];
+    infer = |c, _| operand_types(c, 0);
+    eval = |e, _| Ok(e.given().into_iter().cloned().collect());
+    vjp = |c, _| Ok((0..c.operands.len()).map(|i| is_float(&c.x(i)).then(|| c.dy(i))).collect::<Vec<_>>().into());
+    vmap = |c, _| Ok(c.again(Vec::new(), c.all_batched()));
+    samples = |s| s.case("two", Barrier {}, [f([2]), f([3, 1])]);
+
+    /// Runs `then` on the operands behind the predicate where it holds, else `else`. Only the one taken is run.
+    r#if: If(predicate: Bool, args: many Free) -> {results};
+    regions = ["then", "else"];
+    constraints = ["the predicate has no axes", "the ports of both regions have the types of the operands", "both regions give the same types"];
+    infer = |c, _| {
+        c.rank(1, 0, 0)?;
+        let args = operand_types(c, 1)?;
+        ports_fit(c, 2, c.region(0)?, &args)?;
+        ports_fit(c, 2, c.region(1)?, &args)?;
+        let (a, b) = (c.region(0)?.output_types()?, c.region(1)?.output_types()?);
+        if a != b {
+            return Err(c.fail(Code::Region, 3, format!("then gives {a:?}, else gives {b:?}")));
+        }
+        Ok(a)
+    };
+    eval = |e, _| {
+        let args = e.given().into_iter().skip(1).cloned().collect();
+        e.region(if e.x(0)?.flat(0).truth() { 0 } else { 1 }, args)
+    };
+    vjp = |c, _| {
+        let marks = marks(c);
+        let inner = marks.get(1..).unwrap_or_default();
+        let regions =
+            c.regions.iter().map(|r| pullback(r, inner).map(Arc::new)).collect::<Result<Vec<_>>>()?;
+        let operands = c.given().into_iter().chain(float_cts(c, 0..c.results.len())).map(Some).collect();
+        Ok(spread(&marks, c.g.emit(c.def, Vec::new(), operands, regions)))
+    };
+    vmap = |c, _| {
+        let inner = c.batched.get(1..).unwrap_or_default();
+        if !c.is_batched(0) {
+            let regions =
+                c.regions.iter().map(|r| vmap_func(r, inner, &c.size).map(Arc::new)).collect::<Result<Vec<_>>>()?;
+            return Ok(c.g.emit(c.def, Vec::new(), c.operands.clone(), regions));
+        }
+        let args = c.given().split_off(1);
+        let mut branches = Vec::new();
+        for r in &c.regions {
+            branches.push(c.g.inline_batched(r, &args, inner, &c.size)?);
+        }
+        let mut branches = branches.into_iter();
+        let (then, other) = (branches.next().unwrap_or_default(), branches.next().unwrap_or_default());
+        Ok(then.iter().zip(other).map(|(a, b)| choose(c.x(0), *a, b)).collect())
+    };
+    prune = |node, needed| prune_shared(node, needed, 1);
+    onnx = ["If"];
+    samples = |s| s.text("branch", "graph t { input p: bool[] input x: DT[3] z = if(p, x) then (a: DT[3]) { q = mul(a, a) yield r0 = q } else (a: DT[3]) { q = neg(a) yield r0 = q } output z = z }");
+
+    /// Runs `body` on the first `carries` operands as long as `cond` gives true, at most `max` times; the body's
+    /// results are the next operands. The operands behind them are the same for every turn. With `save`, further
+    /// results are the number of turns (i64) and, for each carry, its values before each turn (zeros behind the last).
+    r#while: While(args: many Free) { carries: i64, max: i64, save: bool = false } -> {results};
+    regions = ["cond", "body"];
+    constraints = [
+        "carries counts operands", "max >= 0", "the ports of both regions have the types of the operands",
+        "cond gives one bool without axes", "body gives the types of the carries"
+    ];
+    infer = |c, a| {
+        let args = operand_types(c, 0)?;
+        let n = counted(c, 1, a.carries, args.len())?;
+        if a.max < 0 {
+            return Err(c.fail(Code::Attribute, 2, format!("max is {}", a.max)));
+        }
+        ports_fit(c, 3, c.region(0)?, &args)?;
+        ports_fit(c, 3, c.region(1)?, &args)?;
+        if c.region(0)?.output_types()? != [Type::new(DType::Bool, vec![])] {
+            return Err(c.fail(Code::Region, 4, "cond gives something else"));
+        }
+        let carries = args.get(..n).unwrap_or_default().to_vec();
+        if c.region(1)?.output_types()? != carries {
+            return Err(c.fail(Code::Region, 5, format!("the carries are {carries:?}")));
+        }
+        let mut out = carries.clone();
+        if a.save {
+            out.push(Type::new(DType::I64, vec![]));
+            out.extend(carries.iter().map(|t| with_leading(t, &Dim::constant(a.max))));
+        }
+        Ok(out)
+    };
+    eval = |e, a| {
+        let mut args: Vec<Arr> = e.given().into_iter().cloned().collect();
+        let n = a.carries as usize;
+        let mut saved: Vec<Vec<Arr>> = vec![Vec::new(); n];
+        let mut turns = 0i64;
+        while turns < a.max && e.region(0, args.clone())?.first().is_some_and(|t| t.flat(0).truth()) {
+            if a.save {
+                saved.iter_mut().zip(&args).for_each(|(s, c)| s.push(c.clone()));
+            }
+            let next = e.region(1, args.clone())?;
+            args.iter_mut().zip(next).take(n).for_each(|(a, b)| *a = b);
+            turns += 1;
+        }
+        let mut out: Vec<Arr> = args.into_iter().take(n).collect();
+        if a.save {
+            out.push(e.make(n, |_| Num::I(turns as i128))?);
+            for (k, rows) in saved.iter().enumerate() {
+                out.push(e.make(n + 1 + k, |ix| match ix.split_first() {
+                    Some((i, rest)) => rows.get(*i).map_or(Num::I(0), |r| r.at(rest)),
+                    None => Num::I(0),
+                })?);
+            }
+        }
+        Ok(out)
+    };
+    vjp = |c, a| while_vjp(c, a);
+    vmap = |c, a| {
+        let n = a.carries as usize;
+        if a.save {
+            return vmap_loop(c);
+        }
+        let flags: Vec<bool> = (0..c.operands.len()).map(|i| i < n || c.is_batched(i)).collect();
+        let args: Vec<Var<'_>> = (0..c.operands.len()).map(|i| if i < n { c.bx(i) } else { c.x(i) }).collect();
+        let regions = (c.regions.first(), c.regions.get(1));
+        let (Some(cond), Some(body)) = regions else { return Err(Error::new(Code::Region, "a region is missing")) };
+        let g = c.g;
+        Ok(g.while_loop(args.get(..n).unwrap_or_default(), a.max, |r, carries| {
+            let all: Vec<Var<'_>> = carries.iter().chain(args.get(n..).unwrap_or_default()).copied().collect();
+            let on = r.graph().captured(&all);
+            match r.graph().inline_batched(cond, &on, &flags, &c.size) {
+                Ok(p) => p.first().map_or_else(|| r.graph().poison(), |p| p.cast(DType::I64).sum(vec![0i64], false).cast(DType::Bool)),
+                Err(e) => r.graph().fail(e),
+            }
+        }, |r, carries| {
+            let all: Vec<Var<'_>> = carries.iter().chain(args.get(n..).unwrap_or_default()).copied().collect();
+            let on = r.graph().captured(&all);
+            let (p, next) = (r.graph().inline_batched(cond, &on, &flags, &c.size), r.graph().inline_batched(body, &on, &flags, &c.size));
+            match (p, next) {
+                (Ok(p), Ok(next)) => {
+                    let p = p.first().copied().unwrap_or_else(|| r.graph().poison());
+                    next.into_iter().zip(carries).map(|(new, old)| choose(p, new, *old)).collect()
+                }
+                (Err(e), _) | (_, Err(e)) => vec![r.graph().fail(e)],
+            }
+        }))
+    };
+    onnx = ["Loop"];
+    samples = |s| s.text("power", "graph t { input x: DT[2] input n: i32[] y, k = while(x, n, x) {carries: 2, max: 5} cond (a: DT[2], i: i32[], b: DT[2]) { z = constant() {value: i32[] [0]} p = greater(i, z) yield r0 = p } body (a: DT[2], i: i32[], b: DT[2]) { q = mul(a, b) one = constant() {value: i32[] [1]} j = sub(i, one) yield r0 = q, r1 = j } output y = y }");
+
+    /// Runs the body `length` times. The first `carries` operands are the state, which each turn replaces; of the
+    /// next `xs` operands each turn sees one entry along axis 0; the rest is the same for every turn. Results: the
+    /// last state, then what the body gives beyond the state, stacked along a new axis 0. With `reverse` the turns go
+    /// from the last entry to the first, and stack accordingly.
+    scan: Scan(args: many Free) { carries: i64, xs: i64, length: Dim, reverse: bool = false } -> {results};
+    regions = ["body"];
+    constraints = [
+        "carries and xs count operands", "axis 0 of each scanned operand is length",
+        "the ports of the body have the types of the state, of an entry of each scanned operand, and of the rest",
+        "the body gives the types of the state first"
+    ];
+    infer = |c, a| {
+        let args = operand_types(c, 0)?;
+        let n = counted(c, 1, a.carries, args.len())?;
+        let m = counted(c, 1, a.xs, args.len() - n)?;
+        Type::new(DType::Bool, vec![a.length.clone()]).check()?;
+        let mut ports = args.clone();
+        for (i, t) in ports.iter_mut().enumerate().skip(n).take(m) {
+            c.rank_at_least(2, i, 1)?;
+            c.expect_dim(2, i, 0, &a.length)?;
+            t.shape.remove(0);
+        }
+        let body = c.region(0)?;
+        ports_fit(c, 3, body, &ports)?;
+        let outs = body.output_types()?;
+        if outs.get(..n) != args.get(..n) {
+            return Err(c.fail(Code::Region, 4, format!("the body gives {outs:?}")));
+        }
+        Ok(outs.iter().enumerate().map(|(i, t)| if i < n { t.clone() } else { with_leading(t, &a.length) }).collect())
+    };
+    eval = |e, a| {
+        let args: Vec<&Arr> = e.given();
+        let (n, m) = (a.carries as usize, a.xs as usize);
+        let length = e.n(&a.length)?;
+        let mut state: Vec<Arr> = args.iter().take(n).map(|a| (*a).clone()).collect();
+        let mut stacks: Vec<Vec<Arr>> = vec![Vec::new(); e.outs() - n];
+        for t in 0..length {
+            let i = if a.reverse { length - 1 - t } else { t };
+            let mut turn = state.clone();
+            for x in args.iter().skip(n).take(m) {
+                turn.push(x.row(i)?);
+            }
+            turn.extend(args.iter().skip(n + m).map(|a| (*a).clone()));
+            let mut next = e.region(0, turn)?;
+            let ys = next.split_off(n);
+            state = next;
+            stacks.iter_mut().zip(ys).for_each(|(s, y)| s.push(y));
+        }
+        for (k, mut rows) in stacks.into_iter().enumerate() {
+            if a.reverse {
+                rows.reverse();
+            }
+            let (dtype, shape) = e.out(n + k)?;
+            state.push(Arr::stack(dtype, shape.get(1..).unwrap_or_default(), &rows)?);
+        }
+        Ok(state)
+    };
+    vjp = |c, a| scan_vjp(c, a);
+    vmap = |c, a| {
+        let (n, m) = (a.carries as usize, a.xs as usize);
+        let body = c.regions.first().ok_or_else(|| Error::new(Code::Region, "no body"))?;
+        let flags: Vec<bool> = (0..c.operands.len()).map(|i| i < n || c.is_batched(i)).collect();
+        let operand = |i: usize| match c.opt(i) {
+            Some(_) if i < n => Some(c.bx(i)),
+            Some(x) if i < n + m && c.is_batched(i) => Some(x.move_axis(0, 1)),
+            x => x,
+        };
+        let operands = (0..c.operands.len()).map(operand).collect();
+        let region = Arc::new(vmap_func(body, &flags, &c.size)?);
+        let out = c.g.emit(c.def, c.attrs.clone(), operands, vec![region]);
+        Ok(out.into_iter().enumerate().map(|(i, y)| if i < n { y } else { y.move_axis(1, 0) }).collect())
+    };
+    prune = |node, needed| scan_prune(node, needed);
+    onnx = ["Scan"];
+    samples = |s| {
+        s.text("running", "graph t { input c: DT[2] input x: DT[4, 2] input k: DT[2] y, ys = scan(c, x, k) {carries: 1, xs: 1, length: 4} body (a: DT[2], b: DT[2], w: DT[2]) { p = mul(a, w) q = add(p, b) r = mul(q, q) yield r0 = q, r1 = r } output y = y output ys = ys }");
+        s.text("reverse", "graph t { input c: DT[] input x: DT[3] y, ys = scan(c, x) {carries: 1, xs: 1, length: 3, reverse: true} body (a: DT[], b: DT[]) { p = mul(a, b) q = add(p, b) yield r0 = q, r1 = p } output y = y output ys = ys }");
+        s.text("nothing", "graph t { input c: DT[2] input x: DT[0, 2] y = scan(c, x) {carries: 1, xs: 1, length: 0} body (a: DT[2], b: DT[2]) { p = mul(a, b) yield r0 = p } output y = y }");
+    };
+}
+
+/// `a` where the batched predicate holds, else `b`; the predicate has only the batch axis.
+fn choose<'g>(p: Var<'g>, a: Var<'g>, b: Var<'g>) -> Var<'g> {
+    let ones = std::iter::repeat_n(Dim::constant(1), a.rank().saturating_sub(1));
+    let shape: Shape = p.shape().into_iter().chain(ones).collect();
+    p.reshape(shape).select(a, b)
+}
+
+/// The loop keeps its state before each turn; a second loop walks the turns backwards.
+fn scan_vjp<'g>(c: &VjpCx<'g>, a: &Scan) -> Result<Grads<'g>> {
+    let (n, m) = (a.carries as usize, a.xs as usize);
+    let body = c.regions.first().ok_or_else(|| Error::new(Code::Region, "no body"))?;
+    let (saving, at) = with_port_outputs(body, &(0..n).collect::<Vec<_>>());
+    let results = c.g.extend_node(c.node, c.attrs.clone(), vec![Arc::new(saving)])?;
+    let saved: Vec<Var<'g>> = at.iter().filter_map(|i| results.get(*i).copied()).collect();
+
+    // Gradients flow to every float carry, to the wanted scanned operands and to the wanted rest.
+    let marks: Vec<bool> =
+        (0..c.operands.len()).map(|i| is_float(&c.x(i)) && (i < n || c.wants(i))).collect();
+    let back = pullback(body, &marks)?;
+    let count = |range: std::ops::Range<usize>| marks.get(range).unwrap_or_default().iter().filter(|m| **m).count();
+    let (states, entries, rest) = (count(0..n), count(n..n + m), count(n + m..marks.len()));
+
+    let mut init: Vec<Var<'g>> = (0..n).filter(|i| is_float(&c.x(*i))).map(|i| c.dy(i)).collect();
+    init.extend((n + m..marks.len()).filter(|i| marks.get(*i) == Some(&true)).map(|i| c.x(i).zeros_like()));
+    let xs: Vec<Var<'g>> = (n..n + m).map(|i| c.x(i)).collect();
+    let dys = float_cts(c, n..c.results.len());
+    let scanned: Vec<Var<'g>> = saved.iter().chain(&xs).chain(&dys).copied().collect();
+    let fixed: Vec<Var<'g>> = (n + m..c.operands.len()).map(|i| c.x(i)).collect();
+
+    let (last, stacked) = c.g.scan(&init, &scanned, a.length.clone(), !a.reverse, |r, carry, turn| {
+        let (inputs, dy) = turn.split_at(n + m);
+        let args: Vec<Var<'_>> =
+            inputs.iter().chain(&fixed).chain(carry.iter().take(states)).chain(dy).copied().collect();
+        let args = r.graph().captured(&args);
+        match r.graph().inline(&back, &args) {
+            Ok(grads) => {
+                let mut next: Vec<Var<'_>> = grads.iter().take(states).copied().collect();
+                let sums = carry.iter().skip(states).zip(grads.iter().skip(states + entries));
+                next.extend(sums.map(|(sum, g)| *sum + *g));
+                (next, grads.iter().skip(states).take(entries).copied().collect())
+            }
+            Err(e) => (vec![r.graph().fail(e)], Vec::new()),
+        }
+    });
+    let grads: Vec<Var<'g>> = last.iter().take(states).chain(&stacked).chain(last.iter().skip(states).take(rest)).copied().collect();
+    Ok(spread(&marks, grads))
+}
+
+/// The loop keeps its state before each turn and the number of turns; a second loop counts down.
+fn while_vjp<'g>(c: &VjpCx<'g>, a: &While) -> Result<Grads<'g>> {
+    let n = a.carries as usize;
+    let body = c.regions.get(1).ok_or_else(|| Error::new(Code::Region, "no body"))?;
+    let saving = While { save: true, ..a.clone() };
+    let results = c.g.extend_node(c.node, saving.to_values(), c.regions.clone())?;
+    let turns = results.get(n).copied().unwrap_or_else(|| c.g.poison());
+    let saved: Vec<Var<'g>> = results.iter().skip(n + 1).copied().collect();
+
+    let marks: Vec<bool> =
+        (0..c.operands.len()).map(|i| is_float(&c.x(i)) && (i < n || c.wants(i))).collect();
+    let back = pullback(body, &marks)?;
+    let states = marks.get(..n).unwrap_or_default().iter().filter(|m| **m).count();
+    let fixed: Vec<Var<'g>> = (n..c.operands.len()).map(|i| c.x(i)).collect();
+
+    let mut init = vec![turns];
+    init.extend((0..n).filter(|i| is_float(&c.x(*i))).map(|i| c.dy(i)));
+    init.extend((n..marks.len()).filter(|i| marks.get(*i) == Some(&true)).map(|i| c.x(i).zeros_like()));
+    let out = c.g.while_loop(
+        &init,
+        a.max,
+        |r, carry| carry.first().map_or_else(|| r.graph().poison(), |i| i.greater(0.0)),
+        |r, carry| {
+            let Some((i, carry)) = carry.split_first() else { return Vec::new() };
+            let i = *i - 1.0;
+            let before = saved.iter().map(|s| pick_row(*s, i));
+            let args: Vec<Var<'_>> = before.chain(fixed.iter().copied()).chain(carry.iter().take(states).copied()).collect();
+            let args = r.graph().captured(&args);
+            match r.graph().inline(&back, &args) {
+                Ok(grads) => {
+                    let mut next = vec![i];
+                    next.extend(grads.iter().take(states));
+                    next.extend(carry.iter().skip(states).zip(grads.iter().skip(states)).map(|(s, g)| *s + *g));
+                    next
+                }
+                Err(e) => vec![r.graph().fail(e)],
+            }
+        },
+    );
+    Ok(spread(&marks, out.into_iter().skip(1).collect()))
+}
+
+/// Drops stacked results, then state, that nobody needs: neither a result nor, turn by turn, what is needed.
+fn scan_prune(node: &Node, needed: &[bool]) -> Result<Pruned> {
+    let a: Scan = node.typed()?;
+    let (n, m) = (a.carries as usize, a.xs as usize);
+    let body = node.regions.first().ok_or_else(|| Error::new(Code::Region, "no body"))?;
+    let mut keep: Vec<bool> = needed.to_vec();
+    let (pruned, used) = loop {
+        let (f, used) = keep_outputs(body, &keep)?;
+        // A state that a kept output reads must be kept up to date.
+        let more = (0..n).find(|i| used.get(*i) == Some(&true) && keep.get(*i) == Some(&false));
+        match more.and_then(|i| keep.get_mut(i)) {
+            Some(k) => *k = true,
+            None => break (f, used),
+        }
+    };
+    // A kept state stays as a port even if the body only writes it.
+    let ports: Vec<bool> =
+        (0..used.len()).map(|i| if i < n { keep.get(i) == Some(&true) } else { used.get(i) == Some(&true) }).collect();
+    let count = |r: std::ops::Range<usize>| ports.get(r).unwrap_or_default().iter().filter(|p| **p).count() as i64;
+    let attrs = Scan { carries: count(0..n), xs: count(n..n + m), ..a }.to_values();
+    Ok(Pruned {
+        attrs,
+        operands: (0..ports.len()).filter(|i| ports.get(*i) == Some(&true)).collect(),
+        results: (0..keep.len()).filter(|i| keep.get(*i) == Some(&true)).collect(),
+        regions: vec![Arc::new(keep_ports(&pruned, &ports)?)],
+    })
+}
+
+/// Names and types for the ports of a region.
+fn port_list(groups: &[(&str, Vec<Type>)]) -> Vec<(String, Type)> {
+    groups.iter().flat_map(|(name, types)| types.iter().enumerate().map(move |(i, t)| (format!("{name}{i}"), t.clone()))).collect()
+}
+
+impl Graph {
+    /// A loop over axis 0 of `xs`: `f` gets the state and an entry of each, and gives the next state and what to
+    /// stack. Gives the last state and the stacks. See the op `scan`.
+    #[track_caller]
+    pub fn scan<'g>(
+        &'g self,
+        init: &[Var<'g>],
+        xs: &[Var<'g>],
+        length: impl Into<Dim>,
+        reverse: bool,
+        f: impl for<'a> FnOnce(Region<'a, 'g>, &[Var<'a>], &[Var<'a>]) -> (Vec<Var<'a>>, Vec<Var<'a>>),
+    ) -> (Vec<Var<'g>>, Vec<Var<'g>>) {
+        let n = init.len();
+        let entry = |x: &Var<'_>| { let t = x.ty(); t.with_shape(t.shape.iter().skip(1).cloned().collect::<Shape>()) };
+        let ports = port_list(&[("c", init.iter().map(|v| v.ty()).collect()), ("x", xs.iter().map(entry).collect())]);
+        let poison = || (vec![self.poison(); n], vec![self.poison(); 1]);
+        if init.iter().chain(xs).any(|v| v.is_poison()) {
+            return poison();
+        }
+        let built = self.region("body", &ports, |r, args| {
+            let (carry, entries) = args.split_at(n);
+            let (mut next, ys) = f(r, carry, entries);
+            next.extend(ys);
+            next
+        });
+        let (region, captures) = match built {
+            Ok(b) => b,
+            Err(e) => { self.fail(e); return poison(); }
+        };
+        let attrs = Scan { carries: n as i64, xs: xs.len() as i64, length: length.into(), reverse };
+        let operands = init.iter().chain(xs).chain(&captures).copied().map(Some).collect();
+        let mut out = self.emit(Scan::DEF, attrs.to_values(), operands, vec![region]);
+        let ys = out.split_off(n.min(out.len()));
+        (out, ys)
+    }
+
+    /// A loop while `cond` holds, at most `max` times. Gives the last state. See the op `while`.
+    #[track_caller]
+    pub fn while_loop<'g>(
+        &'g self,
+        init: &[Var<'g>],
+        max: i64,
+        cond: impl for<'a> FnOnce(Region<'a, 'g>, &[Var<'a>]) -> Var<'a>,
+        body: impl for<'a> FnOnce(Region<'a, 'g>, &[Var<'a>]) -> Vec<Var<'a>>,
+    ) -> Vec<Var<'g>> {
+        let n = init.len();
+        let ports = port_list(&[("c", init.iter().map(|v| v.ty()).collect())]);
+        if init.iter().any(|v| v.is_poison()) {
+            return vec![self.poison(); n.max(1)];
+        }
+        let both = self.region("cond", &ports, |r, args| vec![cond(r, args)]).and_then(|c| Ok((c, self.region("body", &ports, body)?)));
+        let attrs = While { carries: n as i64, max, save: false };
+        let (regions, captures) = match both.and_then(|((c, cc), (b, bc))| share_captures(n, vec![(c, cc), (b, bc)])) {
+            Ok(r) => r,
+            Err(e) => { self.fail(e); return vec![self.poison(); n.max(1)]; }
+        };
+        let operands = init.iter().chain(&captures).copied().map(Some).collect();
+        self.emit(While::DEF, attrs.to_values(), operands, regions)
+    }
+
+    /// One of two computations, both of which give the same types. See the op `if`.
+    #[track_caller]
+    pub fn cond<'g>(
+        &'g self,
+        predicate: Var<'g>,
+        then: impl for<'a> FnOnce(Region<'a, 'g>) -> Vec<Var<'a>>,
+        otherwise: impl for<'a> FnOnce(Region<'a, 'g>) -> Vec<Var<'a>>,
+    ) -> Vec<Var<'g>> {
+        let a = self.region("then", &[], |r, _| then(r));
+        let b = self.region("else", &[], |r, _| otherwise(r));
+        match a.and_then(|a| share_captures(0, vec![a, b?])) {
+            Ok((regions, captures)) => {
+                let operands = std::iter::once(predicate).chain(captures).map(Some).collect();
+                self.emit(If::DEF, Vec::new(), operands, regions)
+            }
+            Err(e) => vec![self.fail(e)],
+        }
+    }
+
+    /// A computation that the gradient makes again instead of keeping what is inside.
+    #[track_caller]
+    pub fn checkpoint<'g>(&'g self, f: impl for<'a> FnOnce(Region<'a, 'g>) -> Vec<Var<'a>>) -> Vec<Var<'g>> {
+        match self.region("body", &[], |r, _| f(r)) {
+            Ok((region, captures)) => {
+                let attrs = Call { checkpoint: true }.to_values();
+                self.emit(Call::DEF, attrs, captures.into_iter().map(Some).collect(), vec![region])
+            }
+            Err(e) => vec![self.fail(e)],
+        }
+    }
+
+    /// A computation with a gradient of the caller's own. `backward` gets the operands, the results and the gradients
+    /// of the float results, and gives a gradient for each float operand.
+    #[track_caller]
+    pub fn with_gradient<'g>(
+        &'g self,
+        operands: &[Var<'g>],
+        forward: impl for<'a> FnOnce(Region<'a, 'g>, &[Var<'a>]) -> Vec<Var<'a>>,
+        backward: impl for<'a> FnOnce(Region<'a, 'g>, &[Var<'a>]) -> Vec<Var<'a>>,
+    ) -> Vec<Var<'g>> {
+        let types: Vec<Type> = operands.iter().map(|v| v.ty()).collect();
+        let built = self.region("body", &port_list(&[("x", types.clone())]), forward).and_then(|(body, captured)| {
+            let results = body.output_types()?;
+            let floats = results.iter().filter(|t| t.dtype.is_float()).cloned().collect();
+            let ports = port_list(&[("x", types), ("y", results), ("d", floats)]);
+            let (back, more) = self.region("backward", &ports, backward)?;
+            if !captured.is_empty() || !more.is_empty() {
+                return Err(Error::new(Code::Region, "a computation with its own gradient may use its operands only"));
+            }
+            Ok(vec![body, back])
+        });
+        match built {
+            Ok(regions) => self.emit(CustomVjp::DEF, Vec::new(), operands.iter().copied().map(Some).collect(), regions),
+            Err(e) => vec![self.fail(e)],
+        }
+    }
+}
+
+/// Gives several regions the same captures: each region's ports become its own `n`, then all captures of all.
+fn share_captures<'g>(n: usize, built: Vec<(Arc<Func>, Vec<Var<'g>>)>) -> Result<(Vec<Arc<Func>>, Vec<Var<'g>>)> {
+    let mut all: Vec<Var<'g>> = Vec::new();
+    for c in built.iter().flat_map(|(_, c)| c) {
+        if !all.iter().any(|v| v.id() == c.id()) {
+            all.push(*c);
+        }
+    }
+    let mut regions = Vec::new();
+    for (f, captures) in built {
+        let g = Graph::new(f.name.clone());
+        let types = f.port_types()?;
+        let own: Vec<Type> = types.iter().take(n).cloned().collect();
+        let ports = port_list(&[("c", own), ("cap", all.iter().map(|v| v.ty()).collect())]);
+        let vars: Vec<Var<'_>> = ports.iter().map(|(name, t)| g.port(name, t.clone(), crate::func::PortKind::Input, None)).collect();
+        let (carries, shared) = vars.split_at(n);
+        let find = |c: &Var<'g>| all.iter().position(|v| v.id() == c.id()).and_then(|i| shared.get(i)).copied();
+        let args: Vec<Var<'_>> = carries.iter().copied().chain(captures.iter().filter_map(find)).collect();
+        for (o, v) in f.outputs.iter().zip(g.inline(&f, &args)?) {
+            g.output(&o.name, v);
+        }
+        regions.push(Arc::new(g.finish()?));
+    }
+    Ok((regions, all))
+}
+
+fn pick_row<'g>(stack: Var<'g>, i: Var<'g>) -> Var<'g> {
+    let n = stack.dim(0);
+    let at = i.graph().iota([n.clone()], 0, DType::I64);
+    let d = stack.dtype();
+    let ones = std::iter::repeat_n(Dim::constant(1), stack.rank() - 1);
+    let m = 1.0 - (at.greater(i).cast(d) + i.greater(at).cast(d));
+    (stack * m.reshape(std::iter::once(n).chain(ones).collect::<Vec<_>>())).sum(vec![0i64], false)
+}

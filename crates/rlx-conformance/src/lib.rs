@@ -2,3 +2,4 @@
 
 pub mod fd;
 pub mod sampled;
+pub mod vectors;

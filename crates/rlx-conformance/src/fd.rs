@@ -91,7 +91,9 @@ impl Problem<'_> {
         let back = rlx_ir::transform::vjp(self.func, self.outputs, self.wrt)?;
         let mut data = self.data.to_vec();
         // Scalar outputs have the cotangent 1, so they count with weight 1 in the differences too.
-        let one = |(n, t): (String, Tensor)| if t.shape().is_empty() { (n, Tensor::scalar(1.0f64)) } else { (n, t) };
+        let one = |(n, t): (String, Tensor)| {
+            if t.shape().is_empty() { (n, Tensor::scalar(1.0f64)) } else { (n, t) }
+        };
         let w: Named = w.into_iter().map(one).collect();
         let shaped = w.iter().filter(|(_, t)| !t.shape().is_empty());
         data.extend(shaped.map(|(n, t)| (format!("ct.{n}"), t.clone())));

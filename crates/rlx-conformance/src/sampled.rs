@@ -73,13 +73,15 @@ pub fn case(op: &'static OpDef, sample: &Sample, dtype: DType) -> Result<Case> {
                 let ty = func.ty(p.value)?;
                 let shape: Option<Vec<usize>> =
                     ty.shape.iter().map(|d| d.as_const().and_then(|n| usize::try_from(n).ok())).collect();
-                let shape = shape.ok_or_else(|| Error::new(rlx_ir::Code::Unbound, "a sample with symbols"))?;
+                let shape =
+                    shape.ok_or_else(|| Error::new(rlx_ir::Code::Unbound, "a sample with symbols"))?;
                 let fill = if ty.dtype.is_float() {
                     rlx_ir::sample::Fill::Uniform(-1.5, 1.5)
                 } else {
                     rlx_ir::sample::Fill::Ints(0, 3)
                 };
-                let arg = rlx_ir::sample::Arg { shape, dtype: rlx_ir::sample::ArgType::Fixed(ty.dtype), fill };
+                let arg =
+                    rlx_ir::sample::Arg { shape, dtype: rlx_ir::sample::ArgType::Fixed(ty.dtype), fill };
                 data.push((p.name.clone(), arg.tensor(dtype, seed.wrapping_add(i as u64))?));
             }
             Ok(Case { name, func, data, smooth: sample.smooth })

@@ -1,4 +1,5 @@
 //! Every op of the table, by its samples: shapes, gradients against finite differences, batching.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use rlx_conformance::fd::Problem;
 use rlx_conformance::sampled::{self, Case};
@@ -22,7 +23,8 @@ fn each(dtype: DType, check: impl Fn(&Case) -> Result<(), String>) {
 
 #[test]
 fn every_op_has_a_sample() {
-    let none: Vec<&str> = rlx_ir::ops::all().iter().filter(|d| d.sample_list().is_empty()).map(|d| d.name).collect();
+    let none: Vec<&str> =
+        rlx_ir::ops::all().iter().filter(|d| d.sample_list().is_empty()).map(|d| d.name).collect();
     assert_eq!(none, ["constant"], "ops without samples (a constant's sample is its attribute)");
 }
 
@@ -163,7 +165,8 @@ fn vmap_is_stacking() {
         // Every axis of every port alone, then all ports together at the first and at the last axis.
         for (name, rank) in &ports {
             for axis in 0..=*rank {
-                batched(&c.func, c, &[(name, axis as i64)], 0).map_err(|e| format!("{name} at {axis}: {e}"))?;
+                batched(&c.func, c, &[(name, axis as i64)], 0)
+                    .map_err(|e| format!("{name} at {axis}: {e}"))?;
             }
         }
         for axis in [0, -1] {

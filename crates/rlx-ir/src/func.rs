@@ -102,8 +102,9 @@ impl Node {
 
 /// Reads attributes into the op's own type.
 pub fn read_attrs<A: Attributes>(op: &OpDef, attrs: &[AttrValue]) -> Result<A> {
-    A::from_values(attrs)
-        .ok_or_else(|| Error::new(Code::Attribute, "the attributes do not fit their declaration").in_op(op.name))
+    A::from_values(attrs).ok_or_else(|| {
+        Error::new(Code::Attribute, "the attributes do not fit their declaration").in_op(op.name)
+    })
 }
 
 /// A named result of the whole graph.
@@ -133,7 +134,13 @@ pub struct Func {
 impl Func {
     /// An empty graph.
     pub fn empty(name: impl Into<String>) -> Func {
-        Func { name: name.into(), ports: Vec::new(), values: Vec::new(), nodes: Vec::new(), outputs: Vec::new() }
+        Func {
+            name: name.into(),
+            ports: Vec::new(),
+            values: Vec::new(),
+            nodes: Vec::new(),
+            outputs: Vec::new(),
+        }
     }
 
     /// What is known of a value.
@@ -157,7 +164,10 @@ impl Func {
     pub fn need_port(&self, name: &str) -> Result<&Port> {
         self.port(name).ok_or_else(|| {
             let names: Vec<&str> = self.ports.iter().map(|p| p.name.as_str()).collect();
-            Error::new(Code::UnknownName, format!("no input or param {name:?}; there are {}", names.join(", ")))
+            Error::new(
+                Code::UnknownName,
+                format!("no input or param {name:?}; there are {}", names.join(", ")),
+            )
         })
     }
 

@@ -50,6 +50,10 @@ struct Capture {
     ty: Type,
 }
 
+/// Says what stands for a node in a copy: from the node and the operands' copies to the results' copies.
+pub type CopyNode<'c, 'g> =
+    dyn FnMut(&'g Graph, &Node, Vec<Option<Var<'g>>>) -> Result<Vec<Var<'g>>> + 'c;
+
 /// A handle to a value of a [`Graph`].
 #[derive(Clone, Copy)]
 pub struct Var<'g> {
@@ -120,14 +124,24 @@ impl Graph {
 
     /// An input, given anew at every run.
     #[track_caller]
-    pub fn input<D: Into<Dim>>(&self, name: &str, dtype: DType, shape: impl IntoIterator<Item = D>) -> Var<'_> {
+    pub fn input<D: Into<Dim>>(
+        &self,
+        name: &str,
+        dtype: DType,
+        shape: impl IntoIterator<Item = D>,
+    ) -> Var<'_> {
         let ty = Type::new(dtype, shape.into_iter().map(Into::into).collect::<Shape>());
         self.port(name, ty, PortKind::Input, None)
     }
 
     /// A param: a weight, set once. Marked as one whose gradient training wants.
     #[track_caller]
-    pub fn param<D: Into<Dim>>(&self, name: &str, dtype: DType, shape: impl IntoIterator<Item = D>) -> Var<'_> {
+    pub fn param<D: Into<Dim>>(
+        &self,
+        name: &str,
+        dtype: DType,
+        shape: impl IntoIterator<Item = D>,
+    ) -> Var<'_> {
         let ty = Type::new(dtype, shape.into_iter().map(Into::into).collect::<Shape>());
         self.port(name, ty, PortKind::Param, None)
     }
@@ -239,7 +253,7 @@ impl Graph {
         &'g self,
         f: &Func,
         args: &[Var<'g>],
-        copy: &mut dyn FnMut(&'g Graph, &Node, Vec<Option<Var<'g>>>) -> Result<Vec<Var<'g>>>,
+        copy: &mut CopyNode<'_, 'g>,
     ) -> Result<Vec<Var<'g>>> {
         let mut map: Vec<Var<'g>> = vec![self.poison(); f.values.len()];
         let broken = || Error::new(Code::Verify, "a value is used that does not exist");
@@ -265,9 +279,7 @@ impl Graph {
 
     /// Writes a node like `node`, with other operands.
     pub fn emit_at<'g>(&'g self, node: &Node, operands: Vec<Option<Var<'g>>>) -> Vec<Var<'g>> {
-        self.on_behalf(&node.loc, || {
-            self.emit(node.op, node.attrs.clone(), operands, node.regions.clone())
-        })
+        self.on_behalf(&node.loc, || self.emit(node.op, node.attrs.clone(), operands, node.regions.clone()))
     }
 
     /// Runs `f`, whose nodes are noted as coming from `loc`.
@@ -314,10 +326,14 @@ impl Graph {
 
     /// Replaces attributes and regions of a node and adds results to it; used when a gradient needs more of a loop
     /// than its results.
-    pub fn extend_node(&self, i: usize, attrs: Vec<AttrValue>, regions: Vec<Arc<Func>>) -> Result<Vec<Var<'_>>> {
+    pub fn extend_node(
+        &self,
+        i: usize,
+        attrs: Vec<AttrValue>,
+        regions: Vec<Arc<Func>>,
+    ) -> Result<Vec<Var<'_>>> {
         let node = self.node(i).ok_or_else(|| Error::new(Code::Verify, "no such node"))?;
-        let types: Vec<Option<Type>> =
-            node.operands.iter().map(|o| o.map(|v| self.var(v).ty())).collect();
+        let types: Vec<Option<Type>> = node.operands.iter().map(|o| o.map(|v| self.var(v).ty())).collect();
         let results = node.op.infer_types(&attrs, &types, &regions).map_err(|e| e.at(node.loc.clone()))?;
         let mut inner = self.inner.borrow_mut();
         let mut ids = node.results.clone();
@@ -459,7 +475,10 @@ impl Graph {
         let outs = f(Region { graph: &inner, _outer: PhantomData }, &args);
         for (i, o) in outs.iter().enumerate() {
             if o.is_poison() && inner.errors().is_empty() {
-                return Err(Error::new(Code::Region, "a result of the region is an error of the enclosing graph"));
+                return Err(Error::new(
+                    Code::Region,
+                    "a result of the region is an error of the enclosing graph",
+                ));
             }
             inner.output(&format!("r{i}"), *o);
         }
@@ -502,7 +521,10 @@ impl Graph {
 
     fn claim_name(&self, name: &str) -> Result<()> {
         if !is_name(name) {
-            return Err(Error::new(Code::Name, format!("{name:?} is not a name: letters, digits, _ and . only")));
+            return Err(Error::new(
+                Code::Name,
+                format!("{name:?} is not a name: letters, digits, _ and . only"),
+            ));
         }
         if !self.inner.borrow_mut().names.insert(name.to_string()) {
             return Err(Error::new(Code::Name, format!("the name {name:?} is taken")));
@@ -513,7 +535,8 @@ impl Graph {
 
 /// Ports first, then results in the order of the nodes.
 fn canonical(inner: &Inner) -> Func {
-    let order = inner.ports.iter().map(|p| p.value).chain(inner.nodes.iter().flat_map(|n| n.results.iter().copied()));
+    let order =
+        inner.ports.iter().map(|p| p.value).chain(inner.nodes.iter().flat_map(|n| n.results.iter().copied()));
     let mut map = HashMap::new();
     let mut values = Vec::with_capacity(inner.values.len());
     for old in order {
@@ -532,7 +555,11 @@ fn canonical(inner: &Inner) -> Func {
         ports: inner.ports.iter().map(port).collect(),
         values,
         nodes: inner.nodes.iter().map(node).collect(),
-        outputs: inner.outputs.iter().map(|o| Output { name: o.name.clone(), value: look(o.value) }).collect(),
+        outputs: inner
+            .outputs
+            .iter()
+            .map(|o| Output { name: o.name.clone(), value: look(o.value) })
+            .collect(),
     }
 }
 

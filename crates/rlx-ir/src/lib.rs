@@ -55,5 +55,9 @@ pub use oracle::{Options, Rounding, eval};
 pub use tensor::Tensor;
 pub use types::Type;
 /// LOCAL STUB
-pub mod text { /// x
- pub fn parse(_: &str) -> crate::Result<crate::Func> { Err(crate::Error::new(crate::Code::Syntax, "no parser")) } }
+pub mod text {
+    /// x
+    pub fn parse(_: &str) -> crate::Result<crate::Func> {
+        Err(crate::Error::new(crate::Code::Syntax, "no parser"))
+    }
+}

@@ -76,6 +76,9 @@ pub enum Vmap {
     Rule(for<'g> fn(&VmapCx<'g>) -> Result<Vec<Var<'g>>>),
 }
 
+/// From a node and which of its results are needed to what remains of it.
+pub type Prune = fn(&Node, &[bool]) -> Result<Pruned>;
+
 /// The largest relative errors that a device may make, per dtype of the result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tol {
@@ -127,7 +130,7 @@ pub struct OpDef {
     /// Its tolerances.
     pub tol: Tol,
     /// For ops with regions: the node without the results that are not marked as needed.
-    pub prune: Option<fn(&Node, &[bool]) -> Result<Pruned>>,
+    pub prune: Option<Prune>,
 }
 
 /// An identifier without the `r#` that Rust wants before its own words.
@@ -210,9 +213,10 @@ impl OpDef {
             .and_then(|()| (self.infer)(&c))
             .and_then(|types| types.iter().try_for_each(Type::check).map(|()| types))
             .map_err(|e| {
-                let named = operands.iter().enumerate().filter_map(|(i, t)| {
-                    t.as_ref().map(|t| (self.operand_name(i), t.to_string()))
-                });
+                let named = operands
+                    .iter()
+                    .enumerate()
+                    .filter_map(|(i, t)| t.as_ref().map(|t| (self.operand_name(i), t.to_string())));
                 e.in_op(self.name).with_operands(named)
             })
     }
@@ -236,7 +240,8 @@ impl OpDef {
         for (i, t) in c.operands.iter().enumerate() {
             let (Some(t), Some(spec)) = (t, self.operand(i)) else { continue };
             if !spec.class.takes(t.dtype) {
-                let message = format!("{} is {}, but must be {}", self.operand_name(i), t.dtype, spec.class.words());
+                let message =
+                    format!("{} is {}, but must be {}", self.operand_name(i), t.dtype, spec.class.words());
                 return Err(Error::new(Code::DType, message).operand(self.operand_name(i)));
             }
             match &shared {
@@ -338,7 +343,9 @@ impl Infer<'_> {
             return Ok(());
         }
         let name = self.def.operand_name(i);
-        Err(self.fail(Code::Rank, n, format!("{name} has {} axes, fewer than {rank}", t.rank())).operand(name))
+        Err(self
+            .fail(Code::Rank, n, format!("{name} has {} axes, fewer than {rank}", t.rank()))
+            .operand(name))
     }
 
     /// Axis `axis` of operand `i` is `want`, or constraint `n` is broken.

@@ -85,7 +85,9 @@ impl Arg {
         let mut rng = Rng::new(seed);
         let values: Vec<f64> = match &self.fill {
             Fill::Uniform(lo, hi) => (0..n).map(|_| lo + (hi - lo) * rng.unit()).collect(),
-            Fill::Ints(lo, hi) => (0..n).map(|_| (*lo + rng.below((hi - lo).max(1) as u64) as i64) as f64).collect(),
+            Fill::Ints(lo, hi) => {
+                (0..n).map(|_| (*lo + rng.below((hi - lo).max(1) as u64) as i64) as f64).collect()
+            }
             Fill::Distinct(lo, hi) => {
                 let mut v: Vec<f64> = (0..n).map(|i| lo + (hi - lo) * (i as f64 + 0.5) / n as f64).collect();
                 (1..n).rev().for_each(|i| v.swap(i, rng.below(i as u64 + 1) as usize));
@@ -103,8 +105,9 @@ impl Arg {
             let planes = scheme.encode(&self.shape, &f).map_err(quant)?;
             return Tensor::packed(scheme, &self.shape, planes.into_iter().map(Into::into).collect());
         }
-        Tensor::from_f64s(dtype, &self.shape, &values)
-            .ok_or_else(|| crate::Error::new(crate::Code::BadInput, format!("a sample of {dtype} cannot be made")))
+        Tensor::from_f64s(dtype, &self.shape, &values).ok_or_else(|| {
+            crate::Error::new(crate::Code::BadInput, format!("a sample of {dtype} cannot be made"))
+        })
     }
 }
 
@@ -172,7 +175,12 @@ impl Samples {
         self.case_opt(name, attrs, args.map(Some));
     }
     /// The same with optional arguments left out.
-    pub fn case_opt<A: Attributes, const N: usize>(&mut self, name: &'static str, attrs: A, args: [Option<Arg>; N]) {
+    pub fn case_opt<A: Attributes, const N: usize>(
+        &mut self,
+        name: &'static str,
+        attrs: A,
+        args: [Option<Arg>; N],
+    ) {
         self.push(name, true, attrs.to_values(), args.into());
     }
     /// A sample whose gradient is not to be compared with finite differences (kinks, infinities, integers).
@@ -188,6 +196,11 @@ impl Samples {
         self.push("matrix", true, vec![], vec![Some(f([3, 5]).within(lo, hi))]);
         self.push("scalar", true, vec![], vec![Some(f([]).within(lo, hi))]);
         self.push("empty", true, vec![], vec![Some(f([0, 3]).within(lo, hi))]);
+    }
+    /// The values at which element-wise ops of one operand are most easily wrong.
+    pub fn special<A: Attributes>(&mut self, attrs: A) {
+        let x = f([9]).values(&[f64::NEG_INFINITY, -100.0, -1.0, -0.0, 0.0, 1.0, 100.0, f64::INFINITY, f64::NAN]);
+        self.rough("special", attrs, [x]);
     }
     /// Samples for an element-wise op of two operands without attributes, with broadcasting; the ranges are of each.
     pub fn binary(&mut self, a: (f64, f64), b: (f64, f64)) {

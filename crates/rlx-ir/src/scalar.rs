@@ -8,9 +8,10 @@ use crate::dtype::DType;
 /// A function of one, two or three numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
+#[rustfmt::skip]
 pub enum Scalar {
     Neg, Abs, Sign, Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Recip, Sin, Cos, Tan, Asin, Acos, Atan, Sinh, Cosh,
-    Asinh, Acosh, Atanh, Tanh, Erf, Sigmoid, Floor, Ceil, Round, Trunc, Not, IsNan, IsInf,
+    Asinh, Acosh, Atanh, Tanh, Erf, Erfc, Sigmoid, Floor, Ceil, Round, Trunc, Not, IsNan, IsInf,
     Add, Sub, Mul, Div, Rem, Pow, Atan2, Max, Min, And, Or, Xor, Shl, Shr,
     Eq, Ne, Lt, Le, Gt, Ge,
     Select,
@@ -101,7 +102,8 @@ impl Scalar {
         match self {
             Neg => -a,
             Abs => a.abs(),
-            Sign => if a == 0.0 || a.is_nan() { a } else { a.signum() },
+            // NaN has no sign, as in PyTorch.
+            Sign => (a > 0.0) as i8 as f64 - (a < 0.0) as i8 as f64,
             Exp => a.exp(),
             Expm1 => a.exp_m1(),
             Log => a.ln(),
@@ -122,6 +124,7 @@ impl Scalar {
             Atanh => libm::atanh(a),
             Tanh => a.tanh(),
             Erf => libm::erf(a),
+            Erfc => libm::erfc(a),
             Sigmoid => if a >= 0.0 { 1.0 / (1.0 + (-a).exp()) } else { a.exp() / (1.0 + a.exp()) },
             Floor => a.floor(),
             Ceil => a.ceil(),
@@ -144,6 +147,7 @@ impl Scalar {
     fn int(self, dtype: DType, a: i128, b: i128) -> i128 {
         use Scalar::*;
         let bits = dtype.bytes().unwrap_or(8) as i128 * 8;
+        let count = if (0..bits).contains(&b) { b } else { bits };
         match self {
             Neg => -a,
             Abs => a.abs(),
@@ -160,9 +164,10 @@ impl Scalar {
             And => a & b,
             Or => a | b,
             Xor => a ^ b,
-            // A shift by the width or more gives 0 (−1 for a negative number shifted right).
-            Shl => if (0..bits).contains(&b) { a << b } else { 0 },
-            Shr => a >> b.clamp(0, bits - 1).max(if b >= bits && a >= 0 { bits } else { 0 }),
+            // A shift by the width or more, or by a negative count, drops all bits: what is left is 0, or −1 for a
+            // negative number shifted right.
+            Shl => a << count,
+            Shr => a >> count,
             Floor | Ceil | Round | Trunc => a,
             _ => 0,
         }

@@ -89,7 +89,8 @@ impl<'g> Var<'g> {
             return self;
         }
         let ones = std::iter::repeat_n(Dim::constant(1), rank - own);
-        let aligned: Shape = shape.iter().take(1).cloned().chain(ones).chain(shape.iter().skip(1).cloned()).collect();
+        let aligned: Shape =
+            shape.iter().take(1).cloned().chain(ones).chain(shape.iter().skip(1).cloned()).collect();
         self.reshape(aligned)
     }
 
@@ -101,7 +102,8 @@ impl<'g> Var<'g> {
             return self;
         }
         let lead = own.len().saturating_sub(want.len());
-        let repeated = |i: usize| i < lead || want.get(i - lead).is_some_and(|d| d.is(1) && own.get(i) != Some(d));
+        let repeated =
+            |i: usize| i < lead || want.get(i - lead).is_some_and(|d| d.is(1) && own.get(i) != Some(d));
         let axes: Vec<i64> = (0..own.len()).filter(|i| repeated(*i)).map(|i| i as i64).collect();
         let summed = if axes.is_empty() { self } else { self.sum(axes, false) };
         if summed.shape() == want { summed } else { summed.reshape(want) }
@@ -130,7 +132,9 @@ impl<'g> Var<'g> {
         let mut shape = self.shape();
         match resolve_axis(axis, shape.len()) {
             Ok(i) if shape.get(i).is_some_and(|d| d.is(1)) => drop(shape.remove(i)),
-            Ok(i) => return self.graph().fail(Error::new(Code::Dim, "only an axis of size 1 can go").axis(i)),
+            Ok(i) => {
+                return self.graph().fail(Error::new(Code::Dim, "only an axis of size 1 can go").axis(i));
+            }
             Err(e) => return self.graph().fail(e),
         }
         self.reshape(shape)
@@ -141,7 +145,9 @@ impl<'g> Var<'g> {
     pub fn move_axis(self, from: i64, to: i64) -> Var<'g> {
         let rank = self.rank();
         let (Ok(from), Ok(to)) = (resolve_axis(from, rank), resolve_axis(to, rank)) else {
-            return self.graph().fail(Error::new(Code::Axis, format!("no axis {from} or {to} in {rank} axes")));
+            return self
+                .graph()
+                .fail(Error::new(Code::Axis, format!("no axis {from} or {to} in {rank} axes")));
         };
         if from == to {
             return self;

@@ -36,7 +36,18 @@ macro_rules! element {
         }
     )*};
 }
-element!(f64 = F64, f32 = F32, i8 = I8, i16 = I16, i32 = I32, i64 = I64, u8 = U8, u16 = U16, u32 = U32, u64 = U64);
+element!(
+    f64 = F64,
+    f32 = F32,
+    i8 = I8,
+    i16 = I16,
+    i32 = I32,
+    i64 = I64,
+    u8 = U8,
+    u16 = U16,
+    u32 = U32,
+    u64 = U64
+);
 element!(half::f16 = F16, half::bf16 = BF16);
 
 impl Element for bool {
@@ -192,8 +203,7 @@ impl Tensor {
 
     /// The elements, if they are of that type.
     pub fn to_vec<T: Element>(&self) -> Option<Vec<T>> {
-        (T::DTYPE == self.dtype)
-            .then(|| self.bytes().chunks_exact(size_of::<T>()).map(T::read).collect())
+        (T::DTYPE == self.dtype).then(|| self.bytes().chunks_exact(size_of::<T>()).map(T::read).collect())
     }
 
     /// The elements as `f64` (64-bit integers may be rounded); `None` for packed types.

@@ -51,7 +51,9 @@ fn definitions(f: &Func) -> Result<()> {
     let mut expect = |v: ValueId, def: Def, loc: &Loc| -> Result<()> {
         let info = f.values.get(v.0 as usize);
         if v.0 != next || info.is_none_or(|i| i.def != def) {
-            return Err(broken(1, format!("value {} stands where value {next} is defined", v.0)).at(loc.clone()));
+            return Err(
+                broken(1, format!("value {} stands where value {next} is defined", v.0)).at(loc.clone())
+            );
         }
         next += 1;
         info.map_or(Ok(()), |i| i.ty.check()).map_err(|e| broken(4, e.message().to_string()).at(loc.clone()))
@@ -133,10 +135,8 @@ fn check_node(f: &Func, node: &Node, defined: usize, depth: usize) -> Result<()>
     for r in &node.regions {
         check(r, depth + 1)?;
     }
-    let inferred = node
-        .op
-        .infer_types(&node.attrs, &types, &node.regions)
-        .map_err(|e| broken(3, e.to_string()))?;
+    let inferred =
+        node.op.infer_types(&node.attrs, &types, &node.regions).map_err(|e| broken(3, e.to_string()))?;
     let own = node.results.iter().map(|r| f.ty(*r).cloned()).collect::<Result<Vec<_>>>()?;
     if inferred != own {
         return Err(broken(3, format!("the results are {own:?}, inferred are {inferred:?}")));

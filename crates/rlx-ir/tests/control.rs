@@ -1,4 +1,5 @@
 //! Control flow, checkpoints and custom gradients through the builder: values, gradients, batching.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use rlx_ir::DType::{F64, I32};
 use rlx_ir::transform::{hvp, jvp, vjp, vmap};
@@ -64,7 +65,8 @@ fn halve() -> Func {
     let g = Graph::new("halve");
     let x = g.input("x", F64, [0i64; 0]);
     let zero = g.scalar(I32, 0.0);
-    let out = g.while_loop(&[x, zero], 10, |_, c| c[0].greater(1.0), |_, c| vec![c[0] * c[0] * 0.1, c[1] + 1.0]);
+    let out =
+        g.while_loop(&[x, zero], 10, |_, c| c[0].greater(1.0), |_, c| vec![c[0] * c[0] * 0.1, c[1] + 1.0]);
     g.output("y", out[0]);
     g.output("turns", out[1]);
     g.finish().unwrap()
@@ -109,7 +111,10 @@ fn a_batched_while_takes_each_members_turns() {
     let other = get(&run(&mapped, &[("x", &x)]), "grad.x").to_vec();
     for (i, v) in [0.5, 6.0, 2.0].into_iter().enumerate() {
         let want = get(&run(&each, &[("x", &scalar(v))]), "grad.x")[0];
-        assert!((grads[i] - want).abs() < 1e-12 && (other[i] - want).abs() < 1e-12, "{grads:?} {other:?} {want}");
+        assert!(
+            (grads[i] - want).abs() < 1e-12 && (other[i] - want).abs() < 1e-12,
+            "{grads:?} {other:?} {want}"
+        );
     }
 }
 

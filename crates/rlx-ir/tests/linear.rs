@@ -90,12 +90,14 @@ fn dynamic_slices_are_moved_inside() {
 #[test]
 fn samples_evaluate() {
     let mine = ["dot", "linear", "gather", "scatter", "sort", "conv", "conv_grad", "pool", "fft"];
-    let files = rlx_ir::ops::all().iter().filter(|d| mine.iter().any(|m| d.file.ends_with(&format!("/{m}.rs"))));
+    let files =
+        rlx_ir::ops::all().iter().filter(|d| mine.iter().any(|m| d.file.ends_with(&format!("/{m}.rs"))));
     for def in files {
         for s in def.sample_list() {
             let rlx_ir::sample::SampleKind::Op { args, attrs } = s.what else { continue };
             let g = Graph::new("sample");
-            let make = |(k, a): (usize, rlx_ir::sample::Arg)| g.constant(a.tensor(DType::F32, k as u64).unwrap());
+            let make =
+                |(k, a): (usize, rlx_ir::sample::Arg)| g.constant(a.tensor(DType::F32, k as u64).unwrap());
             let vars = args.into_iter().enumerate().map(|(k, a)| a.map(|a| make((k, a)))).collect();
             for (k, v) in g.emit(def, attrs, vars, vec![]).into_iter().enumerate() {
                 g.output(&format!("y{k}"), v);

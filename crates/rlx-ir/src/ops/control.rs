@@ -85,8 +85,8 @@ fn prune_shared(node: &Node, needed: &[bool], from: usize) -> Result<Pruned> {
     let regions = regions.iter().map(|r| keep_ports(r, kept).map(Arc::new)).collect::<Result<_>>()?;
     Ok(Pruned {
         attrs: node.attrs.clone(),
-        operands: (0..used.len()).filter(|i| used.get(*i) == Some(&true)).collect(),
-        results: (0..needed.len()).filter(|i| needed.get(*i) == Some(&true)).collect(),
+        operands: marked(&used),
+        results: marked(needed),
         regions,
     })
 }
@@ -286,7 +286,7 @@ ops! {
         }
         Ok(out)
     };
-    vjp = |c, a| while_vjp(c, a);
+    vjp = while_vjp;
     vmap = |c, a| {
         let n = a.carries as usize;
         if a.save {
@@ -317,6 +317,7 @@ ops! {
             }
         }))
     };
+    prune = while_prune;
     onnx = ["Loop"];
     samples = |s| s.text("power", "graph t { input x: DT[2] input n: i32[] y, k = while(x, n, x) {carries: 2, max: 5} cond (a: DT[2], i: i32[], b: DT[2]) { z = constant() {value: i32[] [0]} p = greater(i, z) yield r0 = p } body (a: DT[2], i: i32[], b: DT[2]) { q = mul(a, b) one = constant() {value: i32[] [1]} j = sub(i, one) yield r0 = q, r1 = j } output y = y }");
 
@@ -377,7 +378,7 @@ ops! {
         }
         Ok(state)
     };
-    vjp = |c, a| scan_vjp(c, a);
+    vjp = scan_vjp;
     vmap = |c, a| {
         let (n, m) = (a.carries as usize, a.xs as usize);
         let body = c.regions.first().ok_or_else(|| Error::new(Code::Region, "no body"))?;
@@ -392,7 +393,7 @@ ops! {
         let out = c.g.emit(c.def, c.attrs.clone(), operands, vec![region]);
         Ok(out.into_iter().enumerate().map(|(i, y)| if i < n { y } else { y.move_axis(1, 0) }).collect())
     };
-    prune = |node, needed| scan_prune(node, needed);
+    prune = scan_prune;
     onnx = ["Scan"];
     samples = |s| {
         s.text("running", "graph t { input c: DT[2] input x: DT[4, 2] input k: DT[2] y, ys = scan(c, x, k) {carries: 1, xs: 1, length: 4} body (a: DT[2], b: DT[2], w: DT[2]) { p = mul(a, w) q = add(p, b) r = mul(q, q) yield r0 = q, r1 = r } output y = y output ys = ys }");
@@ -474,7 +475,7 @@ fn while_vjp<'g>(c: &VjpCx<'g>, a: &While) -> Result<Grads<'g>> {
         |r, carry| {
             let Some((i, carry)) = carry.split_first() else { return Vec::new() };
             let i = *i - 1.0;
-            let before = saved.iter().map(|s| pick_row(*s, i));
+            let before = saved.iter().map(|s| s.gather(i, 0));
             let args: Vec<Var<'_>> = before.chain(fixed.iter().copied()).chain(carry.iter().take(states).copied()).collect();
             let args = r.graph().captured(&args);
             match r.graph().inline(&back, &args) {
@@ -489,6 +490,44 @@ fn while_vjp<'g>(c: &VjpCx<'g>, a: &While) -> Result<Grads<'g>> {
         },
     );
     Ok(spread(&marks, out.into_iter().skip(1).collect()))
+}
+
+/// Drops state that neither a result nor, turn by turn, the condition or what is needed reads. A loop that saves its
+/// state keeps all of it.
+fn while_prune(node: &Node, needed: &[bool]) -> Result<Pruned> {
+    let a: While = node.typed()?;
+    let n = a.carries as usize;
+    let [cond, body] = [0, 1].map(|i| node.regions.get(i));
+    let (Some(cond), Some(body)) = (cond, body) else { return Err(Error::new(Code::Region, "a region is missing")) };
+    let mut keep: Vec<bool> = if a.save { vec![true; n] } else { needed.to_vec() };
+    let (_, asked) = keep_outputs(cond, &[true])?;
+    keep.iter_mut().zip(&asked).for_each(|(k, used)| *k |= used);
+    let (pruned, used) = loop {
+        let (f, used) = keep_outputs(body, &keep)?;
+        let more = (0..n).find(|i| used.get(*i) == Some(&true) && keep.get(*i) == Some(&false));
+        match more.and_then(|i| keep.get_mut(i)) {
+            Some(k) => *k = true,
+            None => break (f, used),
+        }
+    };
+    let ports: Vec<bool> = used
+        .iter()
+        .zip(&asked)
+        .enumerate()
+        .map(|(i, (b, c))| if i < n { keep.get(i) == Some(&true) } else { *b || *c })
+        .collect();
+    let results = if a.save { (0..needed.len()).collect() } else { marked(&keep) };
+    Ok(Pruned {
+        attrs: While { carries: marked(&keep).len() as i64, ..a }.to_values(),
+        operands: marked(&ports),
+        results,
+        regions: vec![Arc::new(keep_ports(cond, &ports)?), Arc::new(keep_ports(&pruned, &ports)?)],
+    })
+}
+
+/// The positions of the marks.
+fn marked(marks: &[bool]) -> Vec<usize> {
+    (0..marks.len()).filter(|i| marks.get(*i) == Some(&true)).collect()
 }
 
 /// Drops stacked results, then state, that nobody needs: neither a result nor, turn by turn, what is needed.
@@ -513,8 +552,8 @@ fn scan_prune(node: &Node, needed: &[bool]) -> Result<Pruned> {
     let attrs = Scan { carries: count(0..n), xs: count(n..n + m), ..a }.to_values();
     Ok(Pruned {
         attrs,
-        operands: (0..ports.len()).filter(|i| ports.get(*i) == Some(&true)).collect(),
-        results: (0..keep.len()).filter(|i| keep.get(*i) == Some(&true)).collect(),
+        operands: marked(&ports),
+        results: marked(&keep),
         regions: vec![Arc::new(keep_ports(&pruned, &ports)?)],
     })
 }
@@ -666,13 +705,4 @@ fn share_captures<'g>(n: usize, built: Vec<(Arc<Func>, Vec<Var<'g>>)>) -> Result
         regions.push(Arc::new(g.finish()?));
     }
     Ok((regions, all))
-}
-
-fn pick_row<'g>(stack: Var<'g>, i: Var<'g>) -> Var<'g> {
-    let n = stack.dim(0);
-    let at = i.graph().iota([n.clone()], 0, DType::I64);
-    let d = stack.dtype();
-    let ones = std::iter::repeat_n(Dim::constant(1), stack.rank() - 1);
-    let m = 1.0 - (at.greater(i).cast(d) + i.greater(at).cast(d));
-    (stack * m.reshape(std::iter::once(n).chain(ones).collect::<Vec<_>>())).sum(vec![0i64], false)
 }

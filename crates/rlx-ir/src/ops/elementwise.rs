@@ -3,6 +3,42 @@
 use crate::prelude::*;
 use crate::tensor::Tensor;
 
+/// The shape rule of comparisons.
+fn truths(c: &Infer<'_>) -> Result<Vec<Type>> {
+    Ok(vec![Type::new(DType::Bool, c.broadcast_all()?)])
+}
+
+/// The shape rule of shifts.
+fn shifted(c: &Infer<'_>) -> Result<Vec<Type>> {
+    if c.ty(0)?.dtype == DType::Bool {
+        return Err(c.fail(Code::DType, 1, "a bool cannot be shifted").operand("x"));
+    }
+    c.elementwise()
+}
+
+fn compared<A: Attributes + Clone>(s: &mut Samples, a: A) {
+    let (inf, nan) = (f64::INFINITY, f64::NAN);
+    s.binary((-1.5, 1.5), (-1.5, 1.5));
+    let special = [f([5]).values(&[1.0, -0.0, inf, nan, nan]), f([5]).values(&[1.0, 0.0, -inf, 1.0, nan])];
+    s.rough("special", a.clone(), special);
+    s.rough("int", a.clone(), [int([5, 1], -2, 3), int([4], -2, 3)]);
+    s.rough("bool", a, [boolean([4, 1]), boolean([3])]);
+}
+
+fn bitwise<A: Attributes + Clone>(s: &mut Samples, a: A) {
+    s.rough("bool", a.clone(), [boolean([4, 1]), boolean([3])]);
+    s.rough("int", a.clone(), [int([3, 2], -9, 9), int([2], -9, 9)]);
+    s.rough("u8", a.clone(), [int([5], 0, 256).dtype(DType::U8), int([], 0, 256).dtype(DType::U8)]);
+    s.rough("empty", a, [boolean([0]), boolean([1])]);
+}
+
+fn shifts<A: Attributes + Clone>(s: &mut Samples, a: A) {
+    let count = || int([6], 0, 1).values(&[0.0, 1.0, 7.0, 31.0, 32.0, -1.0]);
+    s.rough("int", a.clone(), [int([5, 1], -99, 99), count()]);
+    s.rough("u8", a.clone(), [int([7], 0, 256).dtype(DType::U8), int([7], 0, 10).dtype(DType::U8)]);
+    s.rough("empty", a, [int([0], 0, 9), int([1], 0, 9)]);
+}
+
 ops! {
     /// Data written in the graph.
     constant: Constant() { value: Tensor } -> value;
@@ -51,17 +87,104 @@ ops! {
     onnx = ["Mod"];
     samples = |s| s.binary((5.1, 5.9), (2.1, 2.4));
 
+    /// The largest whole number that is not above x / y. An integer by 0 gives 0; a float by 0 gives x / y. Its gradient is
+    /// zero.
+    floor_div: FloorDiv(x: Num, y: Num) -> z;
+    each = |c, _| {
+        let [x, y] = c.xs();
+        let (r, zero) = (x % y, x.scalar(0.0));
+        let below = r.not_equal(zero).and(r.less(zero).not_equal(y.less(zero))).cast(x.dtype());
+        let whole = ((x - r) / y - below).round();
+        Ok(vec![if x.dtype().is_float() { y.equal(zero).select(x / y, whole) } else { whole }])
+    };
+    vjp = |_, _| Ok(vec![None, None].into());
+    samples = |s| {
+        s.binary((5.1, 5.9), (2.1, 2.4));
+        s.rough("signs", FloorDiv {}, [f([4]).values(&[7.0, -7.0, 7.0, -7.0]), f([4]).values(&[2.0, 2.0, -2.0, -2.0])]);
+        s.rough("int", FloorDiv {}, [int([7, 1], -9, 9), int([5], -2, 3)]);
+        s.rough("zero", FloorDiv {}, [f([3]).values(&[-1.0, 0.0, 1.0]), f([]).values(&[0.0])]);
+    };
+
+    /// xʸ. x⁰ is 1 for every x. The gradient to x where x and y are 0, and the gradient to y where x is 0 and y >= 0, are 0.
+    /// An integer to a negative power is the value cut toward zero (0 for x = 0).
+    pow: Pow(x: Num, y: Num) -> z;
+    scalar = Scalar::Pow;
+    vjp = |c, _| {
+        let ([x, y], dz) = (c.xs(), c.dy(0));
+        let (zero, one) = (x.scalar(0.0), x.scalar(1.0));
+        // y · x^(y−1) is 0 · ∞ where y is 0 and 1/x is not finite; 0 is right there.
+        let pole = y.equal(zero).and(x.recip().is_finite().not());
+        let dx = || (dz * (y * pole.select(one, x).pow(y - 1.0))).sum_to(x);
+        let flat = x.equal(zero).and(y.greater_equal(zero));
+        let dy = || (dz * (c.y(0) * flat.select(one, x).log())).sum_to(y);
+        Ok([c.wants(0).then(dx), c.wants(1).then(dy)].into())
+    };
+    onnx = ["Pow"];
+    samples = |s| {
+        s.binary((0.3, 2.0), (-1.5, 2.5));
+        s.rough("zero_base", Pow {}, [f([4]).values(&[0.0]), f([4]).values(&[-1.0, 0.0, 0.5, 2.0])]);
+        s.rough("negative_base", Pow {}, [f([3]).values(&[-2.0]), f([3]).values(&[3.0, -2.0, 0.5])]);
+        s.rough("int", Pow {}, [int([7, 1], -3, 4), int([5], -2, 5)]);
+    };
+    tolerance = tol(2e-5, 8e-3, 6e-2);
+
+    /// The angle within ±π of the point (y, x): its tangent is x / y. The gradient at (0, 0) is 0.
+    atan2: Atan2(x: Float, y: Float) -> z;
+    scalar = Scalar::Atan2;
+    vjp = |c, _| {
+        let ([x, y], dz) = (c.xs(), c.dy(0));
+        let r = x * x + y * y;
+        let w = dz / r.equal(r.scalar(0.0)).select(r.scalar(1.0), r);
+        Ok([(w * y).sum_to(x), (-w * x).sum_to(y)].into())
+    };
+    samples = |s| {
+        s.binary((0.3, 1.5), (-1.5, 1.5));
+        s.rough("axes", Atan2 {}, [f([5]).values(&[0.0, 0.0, -0.0, 1.0, -1.0]), f([5]).values(&[0.0, -1.0, -1.0, 0.0, 0.0])]);
+    };
+    tolerance = tol(1e-5, 4e-3, 3e-2);
+
+    /// The larger of x and y; NaN if either is. Where they are equal each gets half of the gradient.
+    maximum: Maximum(x: Num, y: Num) -> z;
+    scalar = Scalar::Max;
+    vjp = |c, _| {
+        let ([x, y], dz) = (c.xs(), c.dy(0));
+        let half = x.equal(y).select(dz * 0.5, dz);
+        let dx = x.less(y).select(dz.zeros_like(), half);
+        let dy = y.less(x).select(dz.zeros_like(), half);
+        Ok([dx.sum_to(x), dy.sum_to(y)].into())
+    };
+    onnx = ["Max"];
+    samples = |s| {
+        s.binary((-1.5, 0.4), (0.5, 1.5));
+        s.case("above", Maximum {}, [f([2, 3]).within(0.5, 1.5), f([3]).within(-1.5, 0.4)]);
+        s.rough("ties", Maximum {}, [f([4]).values(&[1.0, f64::NAN, f64::INFINITY, 2.0]), f([4]).values(&[1.0, 0.0, 5.0, f64::NAN])]);
+        s.rough("int", Maximum {}, [int([3, 1], -9, 9), int([4], -9, 9)]);
+    };
+
+    /// The smaller of x and y; NaN if either is. Where they are equal each gets half of the gradient.
+    minimum: Minimum(x: Num, y: Num) -> z;
+    scalar = Scalar::Min;
+    vjp = |c, _| {
+        let ([x, y], dz) = (c.xs(), c.dy(0));
+        let half = x.equal(y).select(dz * 0.5, dz);
+        let dx = x.greater(y).select(dz.zeros_like(), half);
+        let dy = y.greater(x).select(dz.zeros_like(), half);
+        Ok([dx.sum_to(x), dy.sum_to(y)].into())
+    };
+    onnx = ["Min"];
+    samples = |s| {
+        s.binary((-1.5, 0.4), (0.5, 1.5));
+        s.case("above", Minimum {}, [f([2, 3]).within(0.5, 1.5), f([3]).within(-1.5, 0.4)]);
+        s.rough("ties", Minimum {}, [f([4]).values(&[1.0, f64::NAN, f64::INFINITY, 2.0]), f([4]).values(&[1.0, 0.0, 5.0, f64::NAN])]);
+        s.rough("int", Minimum {}, [int([3, 1], -9, 9), int([4], -9, 9)]);
+    };
+
     /// −x.
     neg: Neg(x: Num) -> y;
     scalar = Scalar::Neg;
     vjp = |c, _| Ok([-c.dy(0)].into());
     onnx = ["Neg"];
     samples = |s| s.unary(-1.5, 1.5);
-
-    /// x cut toward zero.
-    trunc: Trunc(x: Num) -> y;
-    scalar = Scalar::Trunc;
-    samples = |s| s.unary(1.1, 1.9);
 
     /// `if_true` where the condition holds, else `if_false`.
     select: Select(condition: Bool, if_true: Any, if_false: Any) -> y;
@@ -78,17 +201,172 @@ ops! {
         s.case("empty", Select {}, [boolean([0]), f([0]), f([1])]);
     };
 
+    /// x brought into lo..hi: min(max(x, lo), hi), so hi wins if lo > hi; NaN stays. A bound that is left out does not bind.
+    /// The gradient is 1 where lo <= x <= hi, else 0.
+    clamp: Clamp(x: Num) { lo: Option<f64>, hi: Option<f64> } -> y;
+    constraints = ["each bound is a number of x's dtype"];
+    each = |c, a| {
+        let low = a.lo.map_or(c.x(0), |lo| c.x(0).maximum(lo));
+        Ok(vec![a.hi.map_or(low, |hi| low.minimum(hi))])
+    };
+    infer = |c, a| {
+        let x = c.ty(0)?;
+        for b in [a.lo, a.hi].into_iter().flatten() {
+            let held = |(lo, hi): (i128, i128)| b.fract() == 0.0 && (lo as f64..=hi as f64).contains(&b);
+            if b.is_nan() || !x.dtype.int_range().is_none_or(held) {
+                return Err(c.fail(Code::Attribute, 1, format!("{b} is no {}", x.dtype)));
+            }
+        }
+        c.elementwise()
+    };
+    vjp = |c, a| {
+        let (x, dy) = (c.x(0), c.dy(0));
+        let inside = [a.lo.map(|lo| x.greater_equal(lo)), a.hi.map(|hi| x.less_equal(hi))];
+        let inside = inside.into_iter().flatten().reduce(|a, b| a.and(b));
+        Ok([inside.map_or(dy, |t| t.select(dy, dy.zeros_like()))].into())
+    };
+    onnx = ["Clip"];
+    samples = |s| {
+        s.case("inside", Clamp { lo: Some(-2.0), hi: Some(2.0) }, [f([3, 2])]);
+        s.case("low", Clamp { lo: Some(-0.5), hi: None }, [f([6]).values(&[-1.2, -0.6, -0.3, 0.1, 0.7, 1.4])]);
+        s.case("high", Clamp { lo: None, hi: Some(0.5) }, [f([6]).values(&[-1.2, -0.6, -0.3, 0.1, 0.7, 1.4])]);
+        s.case("free", Clamp { lo: None, hi: None }, [f([0, 2])]);
+        s.special(Clamp { lo: Some(-1.0), hi: Some(1.0) });
+        s.rough("int", Clamp { lo: Some(-3.0), hi: Some(3.0) }, [int([6], -9, 9)]);
+    };
+
+    /// x + weight · (y − x): x at weight 0, exactly y at weight 1.
+    lerp: Lerp(x: Float, y: Float, weight: Float) -> z;
+    each = |c, _| {
+        let [x, y, w] = c.xs();
+        Ok(vec![w.less(0.5).select(x + w * (y - x), y - (1.0 - w) * (y - x))])
+    };
+    vjp = |c, _| {
+        let ([x, y, w], dz) = (c.xs(), c.dy(0));
+        Ok([(dz * (1.0 - w)).sum_to(x), (dz * w).sum_to(y), (dz * (y - x)).sum_to(w)].into())
+    };
+    samples = |s| {
+        s.case("same", Lerp {}, [f([3, 2]), f([3, 2]), f([3, 2]).within(0.0, 1.0)]);
+        s.case("broadcast", Lerp {}, [f([3, 1]), f([2]), f([])]);
+        s.case("empty", Lerp {}, [f([0]), f([1]), f([])]);
+        s.rough("ends", Lerp {}, [f([2]), f([2]), f([2]).values(&[0.0, 1.0])]);
+    };
+
+    /// x itself, whose gradient is taken to be zero.
+    stop_gradient: StopGradient(x: Any) -> y;
+    each = |c, _| Ok(vec![c.x(0)]);
+    vjp = |_, _| Ok(vec![None].into());
+    samples = |s| {
+        s.rough("matrix", StopGradient {}, [f([2, 3])]);
+        s.rough("int", StopGradient {}, [int([3], -9, 9)]);
+        s.rough("empty", StopGradient {}, [f([0])]);
+    };
+
+    /// Whether x == y; false if either is NaN.
+    equal: Equal(x: Any, y: Any) -> z;
+    scalar = Scalar::Eq;
+    infer = |c, _| truths(c);
+    onnx = ["Equal"];
+    samples = |s| compared(s, Equal {});
+
+    /// Whether x != y; true if either is NaN.
+    not_equal: NotEqual(x: Any, y: Any) -> z;
+    scalar = Scalar::Ne;
+    infer = |c, _| truths(c);
+    samples = |s| compared(s, NotEqual {});
+
+    /// Whether x < y; false if either is NaN.
+    less: Less(x: Any, y: Any) -> z;
+    scalar = Scalar::Lt;
+    infer = |c, _| truths(c);
+    onnx = ["Less"];
+    samples = |s| compared(s, Less {});
+
+    /// Whether x <= y; false if either is NaN.
+    less_equal: LessEqual(x: Any, y: Any) -> z;
+    scalar = Scalar::Le;
+    infer = |c, _| truths(c);
+    onnx = ["LessOrEqual"];
+    samples = |s| compared(s, LessEqual {});
+
     /// Whether x > y; false if either is NaN.
     greater: Greater(x: Any, y: Any) -> z;
     scalar = Scalar::Gt;
-    infer = |c, _| Ok(vec![Type::new(DType::Bool, c.broadcast_all()?)]);
+    infer = |c, _| truths(c);
     onnx = ["Greater"];
-    samples = |s| s.binary((-1.5, 1.5), (-1.5, 1.5));
+    samples = |s| compared(s, Greater {});
 
-    /// x · x.
-    square: Square(x: Num) -> y;
-    each = |c, _| Ok(vec![c.x(0) * c.x(0)]);
-    samples = |s| s.unary(-1.5, 1.5);
+    /// Whether x >= y; false if either is NaN.
+    greater_equal: GreaterEqual(x: Any, y: Any) -> z;
+    scalar = Scalar::Ge;
+    infer = |c, _| truths(c);
+    onnx = ["GreaterOrEqual"];
+    samples = |s| compared(s, GreaterEqual {});
+
+    /// Whether x is NaN; false for integers.
+    is_nan: IsNan(x: Num) -> y;
+    scalar = Scalar::IsNan;
+    infer = |c, _| truths(c);
+    onnx = ["IsNaN"];
+    samples = |s| { s.special(IsNan {}); s.rough("int", IsNan {}, [int([3], -2, 3)]); };
+
+    /// Whether x is ∞ or −∞; false for integers.
+    is_inf: IsInf(x: Num) -> y;
+    scalar = Scalar::IsInf;
+    infer = |c, _| truths(c);
+    onnx = ["IsInf"];
+    samples = |s| { s.special(IsInf {}); s.rough("int", IsInf {}, [int([3], -2, 3)]); };
+
+    /// Whether x is neither infinite nor NaN; true for integers.
+    is_finite: IsFinite(x: Num) -> y;
+    each = |c, _| Ok(vec![c.x(0).is_nan().or(c.x(0).is_inf()).not()]);
+    infer = |c, _| truths(c);
+    samples = |s| { s.special(IsFinite {}); s.rough("int", IsFinite {}, [int([3], -2, 3)]); };
+
+    /// Both bits; for bool, whether both hold.
+    and: And(x: Bits, y: Bits) -> z;
+    scalar = Scalar::And;
+    onnx = ["And", "BitwiseAnd"];
+    samples = |s| bitwise(s, And {});
+
+    /// Either bit; for bool, whether one holds or both do.
+    or: Or(x: Bits, y: Bits) -> z;
+    scalar = Scalar::Or;
+    onnx = ["Or", "BitwiseOr"];
+    samples = |s| bitwise(s, Or {});
+
+    /// Where the bits differ; for bool, whether exactly one holds.
+    xor: Xor(x: Bits, y: Bits) -> z;
+    scalar = Scalar::Xor;
+    onnx = ["Xor", "BitwiseXor"];
+    samples = |s| bitwise(s, Xor {});
+
+    /// Every bit the other way round; for bool, whether x does not hold.
+    not: Not(x: Bits) -> y;
+    scalar = Scalar::Not;
+    onnx = ["Not", "BitwiseNot"];
+    samples = |s| {
+        s.rough("bool", Not {}, [boolean([2, 3])]);
+        s.rough("int", Not {}, [int([5], -9, 9)]);
+        s.rough("u8", Not {}, [int([3], 0, 9).dtype(DType::U8)]);
+        s.rough("empty", Not {}, [boolean([0])]);
+    };
+
+    /// x · 2ʸ, wrapped. A count y that is negative, or not below the width in bits, gives 0.
+    shl: Shl(x: Bits, y: Bits) -> z;
+    scalar = Scalar::Shl;
+    constraints = ["the operands are integers"];
+    infer = |c, _| shifted(c);
+    onnx = ["BitShift"];
+    samples = |s| shifts(s, Shl {});
+
+    /// x / 2ʸ, rounded down. A count y that is negative, or not below the width in bits, gives 0, or −1 for x < 0.
+    shr: Shr(x: Bits, y: Bits) -> z;
+    scalar = Scalar::Shr;
+    constraints = ["the operands are integers"];
+    infer = |c, _| shifted(c);
+    onnx = ["BitShift"];
+    samples = |s| shifts(s, Shr {});
 
     /// x as another dtype. Floats are rounded to nearest, ties to even; floats become integers by cutting toward zero
     /// and clamping (NaN gives 0); integers wrap; bool is `x != 0`.
@@ -119,5 +397,9 @@ ops! {
         s.rough("to_int", Cast { dtype: DType::I8 }, [f([7]).values(&[-1e9, -128.6, -0.9, 0.9, 127.4, 300.0, 1e30])]);
         s.rough("to_bool", Cast { dtype: DType::Bool }, [f([4]).values(&[0.0, -0.0, 0.1, -3.0])]);
         s.rough("from_int", Cast { dtype: DType::F32 }, [int([4], -100, 100)]);
+        s.rough("wrap", Cast { dtype: DType::U8 }, [int([4], -1000, 1000)]);
+        s.rough("from_bool", Cast { dtype: DType::F32 }, [boolean([3])]);
     };
+
+    // <walk-through>
 }

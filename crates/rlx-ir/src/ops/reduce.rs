@@ -41,11 +41,55 @@ pub(crate) fn restore<'g>(y: Var<'g>, x: Var<'g>, axes: &[i64]) -> Result<Var<'g
     Ok(if y.shape() == shape { y } else { y.reshape(shape) })
 }
 
+/// The number of elements along the axes, as a number of x's dtype.
+pub(crate) fn count<'g>(x: Var<'g>, axes: &[i64]) -> Result<Var<'g>> {
+    let shape = x.shape();
+    let sizes: Shape = resolve_axes(axes, shape.len())?.iter().filter_map(|i| shape.get(*i).cloned()).collect();
+    Ok(x.size_scalar(&product(&sizes)))
+}
+
+/// The gradient of a reduction that picks elements: spread evenly over the elements that equal the result.
+fn to_equal<'g>(c: &VjpCx<'g>, axes: &[i64]) -> Result<Var<'g>> {
+    let x = c.x(0);
+    let hit = x.equal(restore(c.y(0), x, axes)?).cast(x.dtype());
+    Ok(restore(c.dy(0), x, axes)? / hit.sum(axes.to_vec(), true) * hit)
+}
+
+/// The position along an axis of the element that beats those before it; NaN beats every number.
+fn position(e: &Eval<'_>, axis: i64, keep: bool, last: bool, beats: Scalar) -> Result<Arr> {
+    let dtype = e.x(0)?.dtype();
+    fold(e, &[axis], keep, |xs| {
+        let mut best: Option<(usize, Num)> = None;
+        for (i, v) in xs.enumerate() {
+            let wins = |b: Num| match (v.f().is_nan(), b.f().is_nan()) {
+                (true, false) => true,
+                (false, true) => false,
+                (true, true) => last,
+                _ => beats.eval(dtype, &[v, b]).truth() || (last && v == b),
+            };
+            if best.is_none_or(|(_, b)| wins(b)) {
+                best = Some((i, v));
+            }
+        }
+        Num::I(best.map_or(0, |(i, _)| i as i128))
+    })
+}
+
+/// The shape rule of a reduction over axes.
+pub(crate) fn over_axes(c: &Infer<'_>, axes: &[i64], keep: bool) -> Result<Vec<Type>> {
+    Ok(vec![c.ty(0)?.with_shape(reduced(c, axes, keep)?)])
+}
+
+/// The shape rule of a position along an axis.
+fn positions(c: &Infer<'_>, axis: i64, keep: bool) -> Result<Vec<Type>> {
+    Ok(vec![Type::new(DType::I64, reduced(c, &[axis], keep)?)])
+}
+
 ops! {
     /// The sum over the axes; 0 over nothing. `keep` leaves the axes with size 1. No axes: x itself.
     sum: Sum(x: Num) { axes: Vec<i64>, keep: bool = false } -> y;
     constraints = ["each axis exists and is named once"];
-    infer = |c, a| Ok(vec![c.ty(0)?.with_shape(reduced(c, &a.axes, a.keep)?)]);
+    infer = |c, a| over_axes(c, &a.axes, a.keep);
     eval = |e, a| Ok(vec![fold(e, &a.axes, a.keep, |xs| {
         xs.reduce(|a, b| Scalar::Add.eval(DType::I64, &[a, b])).unwrap_or(Num::I(0))
     })?]);
@@ -58,22 +102,170 @@ ops! {
         s.case("all", Sum { axes: vec![0, 1], keep: false }, [f([3, 4])]);
         s.case("none", Sum { axes: vec![], keep: false }, [f([3])]);
         s.case("empty", Sum { axes: vec![0], keep: false }, [f([0, 3])]);
+        s.rough("int", Sum { axes: vec![1], keep: false }, [int([3, 4], -9, 9)]);
     };
 
     /// The mean over the axes; NaN over nothing.
     mean: Mean(x: Float) { axes: Vec<i64>, keep: bool = false } -> y;
     constraints = ["each axis exists and is named once"];
-    infer = |c, a| Ok(vec![c.ty(0)?.with_shape(reduced(c, &a.axes, a.keep)?)]);
-    body = |c, a| {
-        let x = c.x(0);
-        let shape = x.shape();
-        let n = product(&resolve_axes(&a.axes, x.rank())?.iter().filter_map(|i| shape.get(*i).cloned()).collect::<Vec<_>>());
-        Ok(vec![x.sum(a.axes.clone(), a.keep) / x.size_scalar(&n)])
+    infer = |c, a| over_axes(c, &a.axes, a.keep);
+    body = |c, a| Ok(vec![c.x(0).sum(a.axes.clone(), a.keep) / count(c.x(0), &a.axes)?]);
+    vjp = |c, a| {
+        let dy = c.dy(0) / count(c.x(0), &a.axes)?;
+        Ok([restore(dy, c.x(0), &a.axes)?.broadcast_like(c.x(0))].into())
     };
     vmap = |c, a| Ok(vec![c.x(0).mean(c.shift_all(0, &a.axes)?, a.keep)]);
     onnx = ["ReduceMean"];
     samples = |s| {
         s.case("last", Mean { axes: vec![-1], keep: false }, [f([3, 4])]);
         s.case("keep", Mean { axes: vec![0, 2], keep: true }, [f([2, 3, 4])]);
+        s.case("none", Mean { axes: vec![], keep: false }, [f([3])]);
+        s.rough("empty", Mean { axes: vec![0], keep: false }, [f([0, 3])]);
+    };
+
+    /// The largest element over the axes; NaN if there is one; −∞, or the smallest integer, over nothing. The gradient is shared
+    /// evenly by all elements that are equal to the result.
+    max: Max(x: Num) { axes: Vec<i64>, keep: bool = false } -> y;
+    constraints = ["each axis exists and is named once"];
+    infer = |c, a| over_axes(c, &a.axes, a.keep);
+    eval = |e, a| {
+        let dtype = e.x(0)?.dtype();
+        let nothing = dtype.int_range().map_or(Num::F(f64::NEG_INFINITY), |r| Num::I(r.0));
+        Ok(vec![fold(e, &a.axes, a.keep, |xs| {
+            xs.fold(nothing, |a, b| Scalar::Max.eval(dtype, &[a, b]))
+        })?])
+    };
+    vjp = |c, a| Ok([to_equal(c, &a.axes)?].into());
+    vmap = |c, a| Ok(vec![c.x(0).max(c.shift_all(0, &a.axes)?, a.keep)]);
+    onnx = ["ReduceMax"];
+    samples = |s| {
+        s.case("last", Max { axes: vec![-1], keep: false }, [f([3, 4]).distinct(-2.0, 2.0)]);
+        s.case("keep", Max { axes: vec![0, 2], keep: true }, [f([2, 3, 2]).distinct(-2.0, 2.0)]);
+        s.case("none", Max { axes: vec![], keep: false }, [f([3])]);
+        s.rough("ties", Max { axes: vec![0], keep: false }, [f([3, 2]).values(&[1.0, 2.0, 1.0])]);
+        s.rough("nan", Max { axes: vec![1], keep: false }, [f([2, 2]).values(&[1.0, f64::NAN, f64::INFINITY, 0.0])]);
+        s.rough("empty", Max { axes: vec![0], keep: false }, [f([0, 3])]);
+        s.rough("int", Max { axes: vec![1], keep: false }, [int([3, 4], -9, 9)]);
+    };
+
+    /// The smallest element over the axes; NaN if there is one; ∞, or the largest integer, over nothing. The gradient is shared
+    /// evenly by all elements that are equal to the result.
+    min: Min(x: Num) { axes: Vec<i64>, keep: bool = false } -> y;
+    constraints = ["each axis exists and is named once"];
+    infer = |c, a| over_axes(c, &a.axes, a.keep);
+    eval = |e, a| {
+        let dtype = e.x(0)?.dtype();
+        let nothing = dtype.int_range().map_or(Num::F(f64::INFINITY), |r| Num::I(r.1));
+        Ok(vec![fold(e, &a.axes, a.keep, |xs| {
+            xs.fold(nothing, |a, b| Scalar::Min.eval(dtype, &[a, b]))
+        })?])
+    };
+    vjp = |c, a| Ok([to_equal(c, &a.axes)?].into());
+    vmap = |c, a| Ok(vec![c.x(0).min(c.shift_all(0, &a.axes)?, a.keep)]);
+    onnx = ["ReduceMin"];
+    samples = |s| {
+        s.case("last", Min { axes: vec![-1], keep: false }, [f([3, 4]).distinct(-2.0, 2.0)]);
+        s.case("keep", Min { axes: vec![0, 2], keep: true }, [f([2, 3, 2]).distinct(-2.0, 2.0)]);
+        s.case("none", Min { axes: vec![], keep: false }, [f([3])]);
+        s.rough("ties", Min { axes: vec![0], keep: false }, [f([3, 2]).values(&[1.0, 2.0, 1.0])]);
+        s.rough("nan", Min { axes: vec![1], keep: false }, [f([2, 2]).values(&[1.0, f64::NAN, f64::INFINITY, 0.0])]);
+        s.rough("empty", Min { axes: vec![0], keep: false }, [f([0, 3])]);
+        s.rough("int", Min { axes: vec![1], keep: false }, [int([3, 4], -9, 9)]);
+    };
+
+    /// The product over the axes; 1 over nothing. The gradient is exact also where elements are 0.
+    prod: Prod(x: Num) { axes: Vec<i64>, keep: bool = false } -> y;
+    constraints = ["each axis exists and is named once"];
+    infer = |c, a| over_axes(c, &a.axes, a.keep);
+    eval = |e, a| {
+        let dtype = e.x(0)?.dtype();
+        Ok(vec![fold(e, &a.axes, a.keep, |xs| xs.reduce(|a, b| Scalar::Mul.eval(dtype, &[a, b])).unwrap_or(Num::I(1)))?])
+    };
+    vjp = |c, a| {
+        // The product of all others: of those before, times those after, with the axes merged into one.
+        let x = c.x(0);
+        let axes = resolve_axes(&a.axes, x.rank())?;
+        let order: Vec<i64> = (0..x.rank()).filter(|i| !axes.contains(i)).chain(axes.iter().copied()).map(|i| i as i64).collect();
+        let turned = x.permute(order.clone());
+        let shape = turned.shape();
+        let (outer, inner) = shape.split_at(x.rank() - axes.len());
+        let flat = turned.reshape([product(outer), product(inner)]);
+        let others = flat.cumprod(1, true, false) * flat.cumprod(1, true, true);
+        let mut back = vec![0i64; order.len()];
+        for (to, from) in order.iter().enumerate() {
+            if let Some(slot) = back.get_mut(*from as usize) {
+                *slot = to as i64;
+            }
+        }
+        let others = others.reshape(shape.clone()).permute(back);
+        Ok([restore(c.dy(0), x, &a.axes)? * others].into())
+    };
+    vmap = |c, a| Ok(vec![c.x(0).prod(c.shift_all(0, &a.axes)?, a.keep)]);
+    onnx = ["ReduceProd"];
+    samples = |s| {
+        s.case("last", Prod { axes: vec![-1], keep: false }, [f([2, 3])]);
+        s.case("keep", Prod { axes: vec![2, 0], keep: true }, [f([2, 2, 2])]);
+        s.case("zeros", Prod { axes: vec![1], keep: false }, [f([2, 3]).values(&[0.0, 2.0, 0.5, 0.0, 3.0, 0.0])]);
+        s.case("none", Prod { axes: vec![], keep: false }, [f([3])]);
+        s.case("empty", Prod { axes: vec![0], keep: false }, [f([0, 3])]);
+        s.rough("int", Prod { axes: vec![1], keep: false }, [int([3, 4], -9, 9)]);
+    };
+
+    /// Whether any element over the axes holds; false over nothing.
+    any: Any(x: Bool) { axes: Vec<i64>, keep: bool = false } -> y;
+    constraints = ["each axis exists and is named once"];
+    infer = |c, a| over_axes(c, &a.axes, a.keep);
+    eval = |e, a| Ok(vec![fold(e, &a.axes, a.keep, |xs| Num::I(xs.fold(false, |t, x| t || x.truth()) as i128))?]);
+    vmap = |c, a| Ok(vec![c.x(0).any(c.shift_all(0, &a.axes)?, a.keep)]);
+    samples = |s| {
+        s.rough("last", Any { axes: vec![-1], keep: false }, [boolean([5, 2])]);
+        s.rough("keep", Any { axes: vec![0, 2], keep: true }, [boolean([2, 3, 1])]);
+        s.rough("empty", Any { axes: vec![0], keep: false }, [boolean([0, 2])]);
+    };
+
+    /// Whether all elements over the axes hold; true over nothing.
+    all: All(x: Bool) { axes: Vec<i64>, keep: bool = false } -> y;
+    constraints = ["each axis exists and is named once"];
+    infer = |c, a| over_axes(c, &a.axes, a.keep);
+    eval = |e, a| Ok(vec![fold(e, &a.axes, a.keep, |xs| Num::I(xs.fold(true, |t, x| t && x.truth()) as i128))?]);
+    vmap = |c, a| Ok(vec![c.x(0).all(c.shift_all(0, &a.axes)?, a.keep)]);
+    samples = |s| {
+        s.rough("last", All { axes: vec![-1], keep: false }, [boolean([5, 2])]);
+        s.rough("keep", All { axes: vec![0, 2], keep: true }, [boolean([2, 3, 1])]);
+        s.rough("empty", All { axes: vec![0], keep: false }, [boolean([0, 2])]);
+    };
+
+    /// The position of the largest element along an axis; of several equal ones the first, or the last one with `last`.
+    /// NaN counts as the largest. 0 along an empty axis.
+    argmax: Argmax(x: Num) { axis: i64, keep: bool = false, last: bool = false } -> y;
+    constraints = ["the axis exists"];
+    infer = |c, a| positions(c, a.axis, a.keep);
+    eval = |e, a| Ok(vec![position(e, a.axis, a.keep, a.last, Scalar::Gt)?]);
+    vmap = |c, a| Ok(vec![c.x(0).argmax(c.shift(0, a.axis)?, a.keep, a.last)]);
+    onnx = ["ArgMax"];
+    samples = |s| {
+        s.rough("last_axis", Argmax { axis: -1, keep: false, last: false }, [f([3, 4])]);
+        s.rough("keep", Argmax { axis: 0, keep: true, last: false }, [f([3, 2])]);
+        s.rough("first_of_ties", Argmax { axis: 0, keep: false, last: false }, [int([6], 0, 1)]);
+        s.rough("last_of_ties", Argmax { axis: 0, keep: false, last: true }, [int([6], 0, 1)]);
+        s.rough("nan", Argmax { axis: 0, keep: false, last: false }, [f([4]).values(&[1.0, f64::NAN, 3.0, f64::NAN])]);
+        s.rough("empty", Argmax { axis: 1, keep: false, last: false }, [f([2, 0])]);
+    };
+
+    /// The position of the smallest element along an axis; of several equal ones the first, or the last one with `last`.
+    /// NaN counts as the smallest. 0 along an empty axis.
+    argmin: Argmin(x: Num) { axis: i64, keep: bool = false, last: bool = false } -> y;
+    constraints = ["the axis exists"];
+    infer = |c, a| positions(c, a.axis, a.keep);
+    eval = |e, a| Ok(vec![position(e, a.axis, a.keep, a.last, Scalar::Lt)?]);
+    vmap = |c, a| Ok(vec![c.x(0).argmin(c.shift(0, a.axis)?, a.keep, a.last)]);
+    onnx = ["ArgMin"];
+    samples = |s| {
+        s.rough("last_axis", Argmin { axis: -1, keep: false, last: false }, [f([3, 4])]);
+        s.rough("keep", Argmin { axis: 0, keep: true, last: false }, [f([3, 2])]);
+        s.rough("first_of_ties", Argmin { axis: 0, keep: false, last: false }, [int([6], 0, 1)]);
+        s.rough("last_of_ties", Argmin { axis: 0, keep: false, last: true }, [int([6], 0, 1)]);
+        s.rough("nan", Argmin { axis: 0, keep: false, last: false }, [f([4]).values(&[1.0, f64::NAN, 3.0, f64::NAN])]);
+        s.rough("empty", Argmin { axis: 1, keep: false, last: false }, [f([2, 0])]);
     };
 }

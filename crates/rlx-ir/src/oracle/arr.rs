@@ -45,7 +45,9 @@ impl Arr {
                 }
                 Data::I(v)
             }
-            Kind::Packed => return Err(Error::new(Code::Quant, format!("{dtype} is not made element by element"))),
+            Kind::Packed => {
+                return Err(Error::new(Code::Quant, format!("{dtype} is not made element by element")));
+            }
         };
         Ok(Arr { dtype, shape: shape.to_vec(), data })
     }
@@ -139,9 +141,7 @@ impl Arr {
         match &self.data {
             Data::F(v) => v.clone(),
             Data::I(v) => v.iter().map(|x| *x as f64).collect(),
-            Data::Packed(_) => {
-                self.decode(Decode::AsStored).map(|a| a.f64s()).unwrap_or_default()
-            }
+            Data::Packed(_) => self.decode(Decode::AsStored).map(|a| a.f64s()).unwrap_or_default(),
         }
     }
 
@@ -156,9 +156,8 @@ impl Arr {
             return Err(Error::new(Code::Quant, format!("{} is not packed", self.dtype)));
         };
         let planes: Vec<&[u8]> = planes.iter().map(|p| &p[..]).collect();
-        let v = scheme
-            .decode(&self.shape, &planes, mode)
-            .map_err(|e| Error::new(Code::Quant, e.to_string()))?;
+        let v =
+            scheme.decode(&self.shape, &planes, mode).map_err(|e| Error::new(Code::Quant, e.to_string()))?;
         Arr::from_f64s(DType::F32, &self.shape, v.into_iter().map(f64::from).collect())
     }
 
@@ -210,7 +209,8 @@ impl Arr {
 fn checked_count(shape: &[usize]) -> Result<usize> {
     let n = count(shape)?;
     if n > MAX_ORACLE_ELEMENTS {
-        let message = format!("an array of sizes {shape:?} is larger than the oracle's {MAX_ORACLE_ELEMENTS} elements");
+        let message =
+            format!("an array of sizes {shape:?} is larger than the oracle's {MAX_ORACLE_ELEMENTS} elements");
         return Err(Error::new(Code::Limit, message));
     }
     Ok(n)

@@ -91,7 +91,10 @@ fn gather_args(f: &Func, inputs: &[(&str, &Tensor)], bindings: &mut Bindings) ->
             _ => None,
         };
         let t = given.or(inline).ok_or_else(|| {
-            Error::new(Code::MissingInput, format!("{what} {:?} ({}) is not given", p.name, type_of(f, p.value)))
+            Error::new(
+                Code::MissingInput,
+                format!("{what} {:?} ({}) is not given", p.name, type_of(f, p.value)),
+            )
         })?;
         bind(&p.name, what, f.ty(p.value)?, t, bindings)?;
         out.push(Arr::from_tensor(t)?);
@@ -146,7 +149,8 @@ impl Run<'_> {
             envs.push(env);
         }
         for node in &f.nodes {
-            self.node(f, node, &mut envs, rounding).map_err(|e| e.in_op(node.op.name).at(node.loc.clone()))?;
+            self.node(f, node, &mut envs, rounding)
+                .map_err(|e| e.in_op(node.op.name).at(node.loc.clone()))?;
         }
         let take = |env: &Vec<Option<Arr>>| -> Result<Vec<Arr>> {
             f.outputs.iter().map(|o| fetch(env, o.value)).collect()
@@ -177,11 +181,15 @@ impl Run<'_> {
                 results = results.into_iter().map(Arr::rounded).collect();
             }
             if results.len() != node.results.len() {
-                return Err(Error::new(Code::Verify, "the op gave another number of results than it declares"));
+                return Err(Error::new(
+                    Code::Verify,
+                    "the op gave another number of results than it declares",
+                ));
             }
             for ((r, a), (dtype, shape)) in node.results.iter().zip(results).zip(&types) {
                 if a.dtype() != *dtype || a.shape() != shape {
-                    let message = format!("result is {}{:?}, inferred {dtype}{shape:?}", a.dtype(), a.shape());
+                    let message =
+                        format!("result is {}{:?}, inferred {dtype}{shape:?}", a.dtype(), a.shape());
                     return Err(Error::new(Code::Verify, message));
                 }
                 if let Some(slot) = env.get_mut(r.0 as usize) {
@@ -219,7 +227,8 @@ impl Run<'_> {
             Meaning::Primitive(f) => ranks.into_iter().map(|operands| f(&eval(operands))).collect(),
             Meaning::Collective(f) => {
                 let e = eval(Vec::new());
-                let firsts: Vec<Arr> = ranks.into_iter().filter_map(|r| r.into_iter().flatten().next()).collect();
+                let firsts: Vec<Arr> =
+                    ranks.into_iter().filter_map(|r| r.into_iter().flatten().next()).collect();
                 Ok(f(&e, &firsts)?.into_iter().map(|a| vec![a]).collect())
             }
             Meaning::Body(_) => {

@@ -32,7 +32,8 @@ pub fn vmap(f: &Func, axes: &[(&str, i64)], size: &Dim, out_axis: i64) -> Result
         let at = resolve_axis(axis, ty.rank() + 1)
             .map_err(|e| Error::new(Code::Vmap, e.message().to_string()).operand(p.name.clone()))?;
         if ty.dtype.is_packed() && at != 0 {
-            return Err(Error::new(Code::Vmap, "a packed tensor is batched along axis 0 only").operand(p.name.clone()));
+            return Err(Error::new(Code::Vmap, "a packed tensor is batched along axis 0 only")
+                .operand(p.name.clone()));
         }
         let mut shape = ty.shape.clone();
         shape.insert(at, size.clone());
@@ -80,8 +81,7 @@ pub(crate) fn map_func<'g>(
     let mut marked: HashSet<crate::ValueId> =
         args.iter().zip(batched).filter(|(_, b)| **b).map(|(a, _)| a.id()).collect();
     let results = g.inline_with(f, args, &mut |g, node, operands| {
-        let flags: Vec<bool> =
-            operands.iter().map(|o| o.is_some_and(|v| marked.contains(&v.id()))).collect();
+        let flags: Vec<bool> = operands.iter().map(|o| o.is_some_and(|v| marked.contains(&v.id()))).collect();
         if !flags.contains(&true) {
             return Ok(g.emit_at(node, operands));
         }
@@ -118,7 +118,11 @@ fn single_types(c: &VmapCx<'_>) -> Vec<Option<Type>> {
     let single = |i: usize| {
         c.opt(i).map(|x| {
             let ty = x.ty();
-            if c.is_batched(i) { ty.with_shape(ty.shape.iter().skip(1).cloned().collect::<Shape>()) } else { ty }
+            if c.is_batched(i) {
+                ty.with_shape(ty.shape.iter().skip(1).cloned().collect::<Shape>())
+            } else {
+                ty
+            }
         })
     };
     (0..c.operands.len()).map(single).collect()

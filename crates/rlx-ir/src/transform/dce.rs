@@ -91,8 +91,12 @@ pub fn keep_outputs(f: &Func, keep: &[bool]) -> Result<(Func, Vec<bool>)> {
     let mut flags = keep.iter();
     g.outputs.retain(|_| flags.next().copied().unwrap_or(false));
     let g = dce(&g)?;
-    let used: HashSet<ValueId> =
-        g.nodes.iter().flat_map(|n| n.operands.iter().flatten().copied()).chain(g.outputs.iter().map(|o| o.value)).collect();
+    let used: HashSet<ValueId> = g
+        .nodes
+        .iter()
+        .flat_map(|n| n.operands.iter().flatten().copied())
+        .chain(g.outputs.iter().map(|o| o.value))
+        .collect();
     let flags = g.ports.iter().map(|p| used.contains(&p.value)).collect();
     Ok((g, flags))
 }

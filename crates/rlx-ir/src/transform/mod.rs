@@ -38,5 +38,6 @@ impl Graph {
 }
 
 fn named_port(v: Var<'_>) -> Result<String> {
-    v.port_name().ok_or_else(|| Error::new(Code::UnknownName, "gradients are taken with respect to inputs and params"))
+    v.port_name()
+        .ok_or_else(|| Error::new(Code::UnknownName, "gradients are taken with respect to inputs and params"))
 }

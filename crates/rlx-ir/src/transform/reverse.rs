@@ -36,7 +36,9 @@ pub fn vjp(f: &Func, outputs: &[&str], wrt: &[&str]) -> Result<Func> {
     for name in outputs {
         let at = f.outputs.iter().position(|o| o.name == *name);
         let y = at.and_then(|i| results.get(i)).copied();
-        let y = y.ok_or_else(|| f.need_output(name).err().unwrap_or_else(|| Error::new(Code::UnknownName, *name)))?;
+        let y = y.ok_or_else(|| {
+            f.need_output(name).err().unwrap_or_else(|| Error::new(Code::UnknownName, *name))
+        })?;
         if !y.dtype().is_float() {
             return Err(Error::new(Code::Gradient, format!("output {name:?} is {}, not a float", y.dtype())));
         }
@@ -81,7 +83,11 @@ pub fn pullback(f: &Func, wrt: &[bool]) -> Result<Func> {
 /// Ports named by their position, all of them inputs.
 fn declare_inputs<'g>(g: &'g Graph, f: &Func) -> Result<Vec<Var<'g>>> {
     let types = f.port_types()?;
-    Ok(types.into_iter().enumerate().map(|(i, ty)| g.port(&format!("p{i}"), ty, PortKind::Input, None)).collect())
+    Ok(types
+        .into_iter()
+        .enumerate()
+        .map(|(i, ty)| g.port(&format!("p{i}"), ty, PortKind::Input, None))
+        .collect())
 }
 
 /// Copies `f`, with bodies in place of the ops on the gradient's way that have no rule.

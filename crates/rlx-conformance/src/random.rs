@@ -1,0 +1,182 @@
+//! Random graphs, made from the op table itself: an op, attributes from one of its samples, and operands among the
+//! values so far. What the shape rule refuses is tried again with others, so the rules decide what a valid graph is.
+
+use rlx_ir::func::PortKind;
+use rlx_ir::op::{Arity, OpDef};
+use rlx_ir::sample::{Arg, ArgType, Fill, Rng, SampleKind};
+use rlx_ir::{DType, Dim, Func, Graph, Result, Tensor, Type, Var, dim};
+
+/// A random graph and the sizes that its symbols may be bound to.
+pub struct RandomGraph {
+    /// The graph.
+    pub func: Func,
+    /// Its symbols and the value to use for each.
+    pub sizes: Vec<(&'static str, i64)>,
+}
+
+/// What kind of graph to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Any op of the table.
+    Any,
+    /// Only ops that are smooth and tame everywhere, in `f64`, so that finite differences make sense.
+    Smooth,
+}
+
+/// Ops that are smooth for all inputs and grow slowly.
+const SMOOTH: &[&str] = &[
+    "add", "sub", "mul", "neg", "tanh", "sin", "cos", "sigmoid", "gelu", "gelu_tanh", "silu", "softplus", "erf", "sum", "mean",
+    "softmax", "log_softmax", "logsumexp", "matmul", "permute", "broadcast", "flip", "concat", "cumsum", "rms_norm",
+    "layer_norm", "swiglu", "atan", "asinh", "linear", "lerp", "l2_normalize", "mish", "roll", "tril", "triu",
+];
+
+const INTS: [DType; 3] = [DType::I32, DType::I64, DType::U8];
+
+/// Makes a graph of about `size` ops.
+pub fn graph(seed: u64, size: usize, kind: Kind) -> Result<RandomGraph> {
+    let rng = &mut Rng::new(seed);
+    let g = Graph::new("random");
+    let (n, m) = (dim("n", 4), dim("m", 3));
+    let sizes = vec![("n", 1 + rng.below(4) as i64), ("m", 1 + rng.below(3) as i64)];
+    let mut vars: Vec<Var<'_>> = Vec::new();
+    let pick_dim = |rng: &mut Rng| match rng.below(6) {
+        0 => n.clone(),
+        1 => m.clone(),
+        k => Dim::constant(k as i64 - 1),
+    };
+    for i in 0..2 + rng.below(3) {
+        let rank = rng.below(4);
+        let shape: Vec<Dim> = (0..rank).map(|_| pick_dim(rng)).collect();
+        let dtype = match (kind, rng.below(8)) {
+            (Kind::Smooth, _) | (_, 0..=4) => DType::F64,
+            (_, 5) => DType::Bool,
+            (_, k) => INTS.get(k as usize % INTS.len()).copied().unwrap_or(DType::I32),
+        };
+        vars.push(g.port(&format!("x{i}"), Type::new(dtype, shape), PortKind::Input, None));
+    }
+    let table: Vec<&'static OpDef> = rlx_ir::ops::all()
+        .iter()
+        .copied()
+        .filter(|d| d.regions.is_empty() && (kind == Kind::Any || SMOOTH.contains(&d.name)))
+        .collect();
+    let mut made = 0;
+    for _ in 0..size * 60 {
+        if made == size {
+            break;
+        }
+        let new = match rng.below(12) {
+            0 => wrapped(&g, &vars, rng),
+            1 => restructured(&vars, rng),
+            _ => applied(&g, &table, &vars, rng),
+        };
+        if !new.is_empty() {
+            made += 1;
+            vars.extend(new);
+        }
+    }
+    let keep = 1 + rng.below(3) as usize;
+    for (i, v) in vars.iter().rev().take(keep).enumerate() {
+        g.output(&format!("y{i}"), *v);
+    }
+    Ok(RandomGraph { func: g.finish()?, sizes })
+}
+
+fn any<'g>(vars: &[Var<'g>], rng: &mut Rng) -> Option<Var<'g>> {
+    // Younger values more often, so that graphs get deep.
+    let n = vars.len() as u64;
+    let i = rng.below(n).max(rng.below(n));
+    vars.get(i as usize).copied()
+}
+
+/// A random op of the table on random values, if its rules take them.
+fn applied<'g>(g: &'g Graph, table: &[&'static OpDef], vars: &[Var<'g>], rng: &mut Rng) -> Vec<Var<'g>> {
+    let Some(op) = table.get(rng.below(table.len() as u64) as usize).copied() else { return Vec::new() };
+    let samples = op.sample_list();
+    let Some(sample) = samples.get(rng.below(samples.len() as u64) as usize) else { return Vec::new() };
+    let SampleKind::Op { attrs, .. } = &sample.what else { return Vec::new() };
+    for _ in 0..8 {
+        let mut operands = Vec::new();
+        for spec in op.operands {
+            let fits: Vec<Var<'g>> = vars.iter().copied().filter(|v| spec.class.takes(v.dtype())).collect();
+            match spec.arity {
+                Arity::One => operands.push(any(&fits, rng)),
+                Arity::Optional => operands.push(if rng.below(2) == 0 { any(&fits, rng) } else { None }),
+                Arity::Many => (0..1 + rng.below(3)).for_each(|_| operands.push(any(&fits, rng))),
+            }
+        }
+        while let Some(None) = operands.last() {
+            operands.pop();
+        }
+        let types: Vec<Option<Type>> = operands.iter().map(|o| o.map(|v| v.ty())).collect();
+        let small = |t: &Type| t.numel().upper().is_some_and(|n| n <= 512);
+        match op.infer_types(attrs, &types, &[]) {
+            Ok(results) if results.iter().all(small) => return g.emit(op, attrs.clone(), operands, Vec::new()),
+            _ => {}
+        }
+    }
+    Vec::new()
+}
+
+/// A reshape or a new axis, which the samples' attributes would seldom fit.
+fn restructured<'g>(vars: &[Var<'g>], rng: &mut Rng) -> Vec<Var<'g>> {
+    let Some(x) = any(vars, rng).filter(|x| !x.dtype().is_packed()) else { return Vec::new() };
+    vec![match rng.below(3) {
+        0 => x.reshape([x.ty().numel()]),
+        1 => x.unsqueeze(rng.below(x.rank() as u64 + 1) as i64),
+        _ if x.rank() > 1 => x.move_axis(0, -1),
+        _ => return Vec::new(),
+    }]
+}
+
+/// A small piece of control flow around random values.
+fn wrapped<'g>(g: &'g Graph, vars: &[Var<'g>], rng: &mut Rng) -> Vec<Var<'g>> {
+    let floats: Vec<Var<'g>> = vars.iter().copied().filter(|v| v.dtype() == DType::F64).collect();
+    let Some(x) = any(&floats, rng) else { return Vec::new() };
+    match rng.below(4) {
+        0 => g.checkpoint(|_| vec![(x * x + x).tanh()]),
+        1 => {
+            let (last, ys) = g.scan(&[x], &[], 3, rng.below(2) == 0, |_, c, _| {
+                let y = c.first().map_or(x, |c| (*c * 0.5 + x).sin());
+                (vec![y], vec![y * x])
+            });
+            last.into_iter().chain(ys).collect()
+        }
+        2 => {
+            let p = x.sum_all().greater(0.1);
+            g.cond(p, |_| vec![x.sin()], |_| vec![x * 0.3])
+        }
+        _ if x.rank() > 0 => {
+            let n = x.dim(0);
+            let start = g.zeros(DType::F64, &x.shape().iter().skip(1).cloned().collect::<Vec<_>>());
+            let (last, ys) = g.scan(&[start], &[x], n, false, |r, c, e| match (c, e) {
+                ([c], [e]) => {
+                    let y = (*c + *e).tanh();
+                    (vec![y], vec![y * *e])
+                }
+                _ => (vec![r.graph().poison()], vec![]),
+            });
+            last.into_iter().chain(ys).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+impl RandomGraph {
+    /// Data for the ports, at the graph's sizes.
+    pub fn data(&self, seed: u64) -> Result<Vec<(String, Tensor)>> {
+        let sizes: rlx_ir::Bindings = self.sizes.iter().map(|(n, v)| (*n, *v)).collect();
+        let mut out = Vec::new();
+        for (i, p) in self.func.ports.iter().enumerate() {
+            let ty = self.func.ty(p.value)?;
+            let mut shape = Vec::new();
+            for d in &ty.shape {
+                let n = d.eval(&sizes).map_err(|e| rlx_ir::Error::new(rlx_ir::Code::Unbound, e.to_string()))?;
+                shape.push(n as usize);
+            }
+            let fill = if ty.dtype.is_float() { Fill::Uniform(-1.2, 1.2) } else { Fill::Ints(0, 2) };
+            let arg = Arg { shape, dtype: ArgType::Fixed(ty.dtype), fill };
+            out.push((p.name.clone(), arg.tensor(ty.dtype, seed.wrapping_add(i as u64))?));
+        }
+        Ok(out)
+    }
+}

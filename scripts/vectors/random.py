@@ -27,7 +27,7 @@ def bits(seed, shape, stream=0):
     keys = [tuple(k) for k in seed.reshape(-1, 2).tolist()]
     n = torch.Size(shape).numel()
     rows = [[philox((i // 4, 0, stream & M, stream >> 32), key)[i % 4] for i in range(n)] for key in keys]
-    return torch.tensor(rows, dtype=torch.int64).reshape(*seed.shape[:-1], *shape)
+    return torch.tensor(rows, dtype=torch.int64).reshape([*seed.shape[:-1], *shape])
 
 
 def unit(seed, shape, stream=0):
@@ -40,7 +40,7 @@ def normal(seed, shape, stream, mean, std):
     r = torch.sqrt(-2 * torch.log((raw[..., 0] + 1) * 2.0**-24))
     phi = 2 * math.pi * raw[..., 1] * 2.0**-24
     flat = torch.stack([r * phi.cos(), r * phi.sin()], -1).flatten(-2)[..., :n]
-    return mean + std * flat.reshape(*seed.shape[:-1], *shape)
+    return mean + std * flat.reshape([*seed.shape[:-1], *shape])
 
 
 def gumbel(seed, shape, stream=0):

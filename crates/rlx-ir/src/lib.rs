@@ -42,6 +42,7 @@ pub mod sample;
 pub mod scalar;
 mod sugar;
 pub mod tensor;
+pub mod text;
 pub mod transform;
 pub mod types;
 pub mod verify;

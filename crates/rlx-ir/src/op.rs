@@ -213,9 +213,11 @@ impl OpDef {
             .and_then(|()| (self.infer)(&c))
             .and_then(|types| types.iter().try_for_each(Type::check).map(|()| types))
             .map_err(|e| {
+                // More would not help a reader, and a hostile graph may have thousands.
                 let named = operands
                     .iter()
                     .enumerate()
+                    .take(16)
                     .filter_map(|(i, t)| t.as_ref().map(|t| (self.operand_name(i), t.to_string())));
                 e.in_op(self.name).with_operands(named)
             })

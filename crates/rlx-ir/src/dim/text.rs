@@ -14,6 +14,7 @@ use std::fmt;
 
 use super::poly::{Atom, Floor, Mono};
 use super::{Dim, Repr};
+use crate::error::Code;
 
 /// Several times the longest printed form.
 const MAX_INPUT: usize = 64 << 10;
@@ -86,6 +87,8 @@ fn write_floor(f: &mut fmt::Formatter<'_>, floor: &Floor) -> fmt::Result {
 pub struct DimParseError {
     /// The byte at which reading stopped.
     pub at: usize,
+    /// What kind of error it is: of syntax, nesting, size, or an unknown name.
+    pub code: Code,
     /// What is wrong there.
     pub message: String,
 }
@@ -118,7 +121,7 @@ impl Dim {
     pub fn parse(text: &str, resolve: &dyn Fn(&str) -> Option<Dim>) -> Result<Dim, DimParseError> {
         let mut parser = Parser { text, at: 0, nesting: 0, resolve };
         if text.len() > MAX_INPUT {
-            return Err(parser.error(format!("a dimension has at most {MAX_INPUT} bytes")));
+            return Err(parser.coded(Code::Size, format!("a dimension has at most {MAX_INPUT} bytes")));
         }
         let d = parser.expr()?;
         match parser.peek() {
@@ -149,7 +152,11 @@ struct Parser<'a> {
 
 impl Parser<'_> {
     fn error(&self, message: impl Into<String>) -> DimParseError {
-        DimParseError { at: self.at, message: message.into() }
+        self.coded(Code::Syntax, message)
+    }
+
+    fn coded(&self, code: Code, message: impl Into<String>) -> DimParseError {
+        DimParseError { at: self.at, code, message: message.into() }
     }
 
     fn rest(&self) -> &str {
@@ -177,7 +184,11 @@ impl Parser<'_> {
         if d.is_valid() {
             return Ok(d);
         }
-        Err(DimParseError { at, message: "the dimension overflows, or is too complex".into() })
+        Err(DimParseError {
+            at,
+            code: Code::Size,
+            message: "the dimension overflows, or is too complex".into(),
+        })
     }
 
     fn expr(&mut self) -> Result<Dim, DimParseError> {
@@ -226,8 +237,11 @@ impl Parser<'_> {
         match (name, self.peek()) {
             ("floor", Some(b'(')) => self.quotient(Dim::floor_div),
             ("ceil", Some(b'(')) => self.quotient(Dim::ceil_div),
-            _ => (self.resolve)(name)
-                .ok_or_else(|| DimParseError { at, message: format!("unknown symbol `{name}`") }),
+            _ => (self.resolve)(name).ok_or_else(|| DimParseError {
+                at,
+                code: Code::Undefined,
+                message: format!("unknown symbol `{name}`"),
+            }),
         }
     }
 
@@ -239,7 +253,7 @@ impl Parser<'_> {
             parser.peek();
             let at = parser.at;
             match parser.int(false)? {
-                0 => Err(DimParseError { at, message: "division by 0".into() }),
+                0 => Err(DimParseError { at, code: Code::Syntax, message: "division by 0".into() }),
                 den => Ok(round(&num, den)),
             }
         })
@@ -251,7 +265,7 @@ impl Parser<'_> {
         inner: impl FnOnce(&mut Self) -> Result<Dim, DimParseError>,
     ) -> Result<Dim, DimParseError> {
         if self.nesting == MAX_NESTING {
-            return Err(self.error(format!("nested more than {MAX_NESTING} deep")));
+            return Err(self.coded(Code::Nesting, format!("nested more than {MAX_NESTING} deep")));
         }
         self.nesting += 1;
         self.at += 1;
@@ -272,7 +286,7 @@ impl Parser<'_> {
             let digit = if negative { -digit } else { digit };
             value = value.and_then(|v| v.checked_mul(10)?.checked_add(digit));
         }
-        let value = value.ok_or_else(|| self.error("the number does not fit 64 bits"))?;
+        let value = value.ok_or_else(|| self.coded(Code::Size, "the number does not fit 64 bits"))?;
         self.at += digits;
         Ok(value)
     }

@@ -55,10 +55,3 @@ pub use graph::{Graph, Var};
 pub use oracle::{Options, Rounding, eval};
 pub use tensor::Tensor;
 pub use types::Type;
-/// LOCAL STUB
-pub mod text {
-    /// x
-    pub fn parse(_: &str) -> crate::Result<crate::Func> {
-        Err(crate::Error::new(crate::Code::Syntax, "no parser"))
-    }
-}

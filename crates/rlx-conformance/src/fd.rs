@@ -1,9 +1,10 @@
 //! Finite differences: the judge of gradients that knows nothing of gradient rules.
 //!
-//! A direction `v` is drawn for the inputs and a weight `w` for the outputs. With `φ(t) = ⟨w, f(x + t·v)⟩`:
+//! A direction `v` is drawn for the inputs and a weight `w` for the outputs (0 where an output is not finite). With `φ(t) = ⟨w, f(x + t·v)⟩`:
 //! the vjp must give `⟨vjp(w), v⟩ = φ′(0)`, the jvp `⟨w, jvp(v)⟩ = φ′(0)`, and the Hessian of `s = ⟨w, f⟩` must give
 //! `⟨hvp(u), v⟩ = d/dt ⟨∇s(x + t·v), u⟩`. Derivatives in `t` are central differences of fourth order.
 
+use rlx_ir::func::PortKind;
 use rlx_ir::oracle::Arr;
 use rlx_ir::sample::Rng;
 use rlx_ir::{Code, DType, Error, Func, Graph, Options, Result, Tensor, eval};
@@ -76,7 +77,14 @@ impl Problem<'_> {
     fn weights(&self, rng: &mut Rng) -> Result<Named> {
         let out = self.run(self.func, &self.data.to_vec())?;
         let float = out.iter().filter(|(n, _)| self.outputs.contains(&n.as_str()));
-        float.map(|(n, a)| Ok((n.clone(), random(a.shape(), rng)?))).collect()
+        float
+            .map(|(n, a)| {
+                let random = floats(&random(a.shape(), rng)?);
+                let finite =
+                    a.f64s().into_iter().zip(random).map(|(y, w)| if y.is_finite() { w } else { 0.0 });
+                Ok((n.clone(), Tensor::new(a.shape(), &finite.collect::<Vec<f64>>())?))
+            })
+            .collect()
     }
 
     fn derivative(&self, f: impl Fn(&Named) -> Result<f64>, v: &Named) -> Result<f64> {
@@ -107,8 +115,7 @@ impl Problem<'_> {
         let rng = &mut Rng::new(seed);
         let (v, w) = (self.direction(rng)?, self.weights(rng)?);
         let forward = rlx_ir::transform::jvp(self.func, self.wrt)?;
-        let mut data = self.data.to_vec();
-        data.extend(v.iter().map(|(n, t)| (format!("tan.{n}"), t.clone())));
+        let data = with_prefix(self.data, "tan.", &v);
         let analytic = dot(&self.run(&forward, &data)?, &w, |n| format!("tan.{n}"));
         let numeric = self.derivative(|d| self.weighted(self.func, d, &w), &v)?;
         Ok(Gap { analytic, numeric })
@@ -119,13 +126,13 @@ impl Problem<'_> {
         let rng = &mut Rng::new(seed);
         let (v, u, w) = (self.direction(rng)?, self.direction(rng)?, self.weights(rng)?);
         let scalar = self.scalar(&w)?;
+        let named = Problem { data: &with_prefix(self.data, "weight.", &w), ..*self };
         let grad = rlx_ir::transform::vjp(&scalar, &["s"], self.wrt)?;
         let second = rlx_ir::transform::hvp(&scalar, "s", self.wrt)?;
-        let mut data = self.data.to_vec();
-        data.extend(u.iter().map(|(n, t)| (format!("vec.{n}"), t.clone())));
+        let data = with_prefix(named.data, "vec.", &u);
         let analytic = dot(&self.run(&second, &data)?, &v, |n| format!("hvp.{n}"));
         let along_u = |d: &Named| Ok(dot(&self.run(&grad, d)?, &u, |n| format!("grad.{n}")));
-        let numeric = self.derivative(along_u, &v)?;
+        let numeric = named.derivative(along_u, &v)?;
         Ok(Gap { analytic, numeric })
     }
 
@@ -136,13 +143,21 @@ impl Problem<'_> {
         let outs = g.inline(self.func, &args)?;
         let mut sum = g.scalar(DType::F64, 0.0);
         for (o, v) in self.func.outputs.iter().zip(outs) {
-            if let Some((_, w)) = w.iter().find(|(n, _)| *n == o.name) {
-                sum = sum + (g.constant(w.clone()) * (v + v * v * 0.5)).sum_all();
+            if w.iter().any(|(n, _)| *n == o.name) {
+                // An input, since the output's shape may be symbolic.
+                let w = g.port(&format!("weight.{}", o.name), v.ty(), PortKind::Input, None);
+                sum = sum + (w * (v + v * v * 0.5)).sum_all();
             }
         }
         g.output("s", sum);
         g.finish()
     }
+}
+
+/// The data and more of them under prefixed names.
+fn with_prefix(data: &[(String, Tensor)], prefix: &str, more: &Named) -> Named {
+    let more = more.iter().map(|(n, t)| (format!("{prefix}{n}"), t.clone()));
+    data.iter().cloned().chain(more).collect()
 }
 
 fn random(shape: &[usize], rng: &mut Rng) -> Result<Tensor> {
@@ -158,7 +173,11 @@ fn floats(t: &Tensor) -> Vec<f64> {
 fn dot(a: &[(String, Arr)], b: &Named, rename: impl Fn(&str) -> String) -> f64 {
     b.iter()
         .map(|(n, t)| match a.iter().find(|(m, _)| *m == rename(n)) {
-            Some((_, x)) => x.f64s().iter().zip(floats(t)).map(|(x, y)| x * y).sum::<f64>(),
+            // A weight of 0 leaves an infinite output out.
+            Some((_, x)) => {
+                let pairs = x.f64s().into_iter().zip(floats(t));
+                pairs.map(|(x, y)| if y == 0.0 { 0.0 } else { x * y }).sum::<f64>()
+            }
             None => f64::NAN,
         })
         .sum()

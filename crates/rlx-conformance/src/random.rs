@@ -25,9 +25,42 @@ pub enum Kind {
 
 /// Ops that are smooth for all inputs and grow slowly.
 const SMOOTH: &[&str] = &[
-    "add", "sub", "mul", "neg", "tanh", "sin", "cos", "sigmoid", "gelu", "gelu_tanh", "silu", "softplus", "erf", "sum", "mean",
-    "softmax", "log_softmax", "logsumexp", "matmul", "permute", "broadcast", "flip", "concat", "cumsum", "rms_norm",
-    "layer_norm", "swiglu", "atan", "asinh", "linear", "lerp", "l2_normalize", "mish", "roll", "tril", "triu",
+    "add",
+    "sub",
+    "mul",
+    "neg",
+    "tanh",
+    "sin",
+    "cos",
+    "sigmoid",
+    "gelu",
+    "gelu_tanh",
+    "silu",
+    "softplus",
+    "erf",
+    "sum",
+    "mean",
+    "softmax",
+    "log_softmax",
+    "logsumexp",
+    "matmul",
+    "permute",
+    "broadcast",
+    "flip",
+    "concat",
+    "cumsum",
+    "rms_norm",
+    "layer_norm",
+    "swiglu",
+    "atan",
+    "asinh",
+    "linear",
+    "lerp",
+    "l2_normalize",
+    "mish",
+    "roll",
+    "tril",
+    "triu",
 ];
 
 const INTS: [DType; 3] = [DType::I32, DType::I64, DType::U8];
@@ -110,7 +143,9 @@ fn applied<'g>(g: &'g Graph, table: &[&'static OpDef], vars: &[Var<'g>], rng: &m
         let types: Vec<Option<Type>> = operands.iter().map(|o| o.map(|v| v.ty())).collect();
         let small = |t: &Type| t.numel().upper().is_some_and(|n| n <= 512);
         match op.infer_types(attrs, &types, &[]) {
-            Ok(results) if results.iter().all(small) => return g.emit(op, attrs.clone(), operands, Vec::new()),
+            Ok(results) if results.iter().all(small) => {
+                return g.emit(op, attrs.clone(), operands, Vec::new());
+            }
             _ => {}
         }
     }
@@ -170,7 +205,8 @@ impl RandomGraph {
             let ty = self.func.ty(p.value)?;
             let mut shape = Vec::new();
             for d in &ty.shape {
-                let n = d.eval(&sizes).map_err(|e| rlx_ir::Error::new(rlx_ir::Code::Unbound, e.to_string()))?;
+                let n =
+                    d.eval(&sizes).map_err(|e| rlx_ir::Error::new(rlx_ir::Code::Unbound, e.to_string()))?;
                 shape.push(n as usize);
             }
             let fill = if ty.dtype.is_float() { Fill::Uniform(-1.2, 1.2) } else { Fill::Ints(0, 2) };

@@ -51,8 +51,7 @@ struct Capture {
 }
 
 /// Says what stands for a node in a copy: from the node and the operands' copies to the results' copies.
-pub type CopyNode<'c, 'g> =
-    dyn FnMut(&'g Graph, &Node, Vec<Option<Var<'g>>>) -> Result<Vec<Var<'g>>> + 'c;
+pub type CopyNode<'c, 'g> = dyn FnMut(&'g Graph, &Node, Vec<Option<Var<'g>>>) -> Result<Vec<Var<'g>>> + 'c;
 
 /// A handle to a value of a [`Graph`].
 #[derive(Clone, Copy)]
@@ -292,7 +291,11 @@ impl Graph {
 
     #[track_caller]
     fn loc(&self) -> Loc {
-        self.behalf.borrow().clone().unwrap_or_else(Loc::caller)
+        // Not `unwrap_or_else`: the caller would be its line.
+        match &*self.behalf.borrow() {
+            Some(loc) => loc.clone(),
+            None => Loc::caller(),
+        }
     }
 
     /// A handle that stands for an error.

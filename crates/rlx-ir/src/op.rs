@@ -725,6 +725,14 @@ macro_rules! ops {
             }
         }
     };
+    (@method [$($doc:literal)+] $name:ident $A:ident () [] [with $($b:ident)*] -> $res:tt) => {
+        impl $crate::graph::Graph {
+            $(#[doc = $doc])+ #[track_caller]
+            pub fn $name<'g>(&'g self, attrs: $A) -> $crate::ops!(@return 'g $res) {
+                $crate::ops!(@finish (self.call_op($A::DEF, &attrs, Vec::new())) $res)
+            }
+        }
+    };
     (@method [$($doc:literal)+] $name:ident $A:ident ($xs:ident : many $c:ident) [$($an:ident : $at:ty),*] -> $res:tt) => {
         impl $crate::graph::Graph {
             $(#[doc = $doc])+ #[track_caller]

@@ -199,7 +199,8 @@ impl Samples {
     }
     /// The values at which element-wise ops of one operand are most easily wrong.
     pub fn special<A: Attributes>(&mut self, attrs: A) {
-        let x = f([9]).values(&[f64::NEG_INFINITY, -100.0, -1.0, -0.0, 0.0, 1.0, 100.0, f64::INFINITY, f64::NAN]);
+        let x =
+            f([9]).values(&[f64::NEG_INFINITY, -100.0, -1.0, -0.0, 0.0, 1.0, 100.0, f64::INFINITY, f64::NAN]);
         self.rough("special", attrs, [x]);
     }
     /// Samples for an element-wise op of two operands without attributes, with broadcasting; the ranges are of each.

@@ -62,7 +62,13 @@ impl Scalar {
         let at = |i: usize| x.get(i).copied().unwrap_or(Num::I(0));
         let truth = |b: bool| Num::I(b as i128);
         match (self, at(0), at(1)) {
-            (Scalar::Select, c, a) => if c.truth() { a } else { at(2) },
+            (Scalar::Select, c, a) => {
+                if c.truth() {
+                    a
+                } else {
+                    at(2)
+                }
+            }
             (_, Num::I(a), b) => {
                 let b = b.i();
                 match self.compare(a.cmp(&b)) {
@@ -125,7 +131,13 @@ impl Scalar {
             Tanh => a.tanh(),
             Erf => libm::erf(a),
             Erfc => libm::erfc(a),
-            Sigmoid => if a >= 0.0 { 1.0 / (1.0 + (-a).exp()) } else { a.exp() / (1.0 + a.exp()) },
+            Sigmoid => {
+                if a >= 0.0 {
+                    1.0 / (1.0 + (-a).exp())
+                } else {
+                    a.exp() / (1.0 + a.exp())
+                }
+            }
             Floor => a.floor(),
             Ceil => a.ceil(),
             Round => a.round_ties_even(),
@@ -138,9 +150,23 @@ impl Scalar {
             Pow => a.powf(b),
             Atan2 => a.atan2(b),
             // NaN wins, as in NumPy and PyTorch.
-            Max => if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) },
-            Min => if a.is_nan() || b.is_nan() { f64::NAN } else { a.min(b) },
-            Not | And | Or | Xor | Shl | Shr | Eq | Ne | Lt | Le | Gt | Ge | IsNan | IsInf | Select => f64::NAN,
+            Max => {
+                if a.is_nan() || b.is_nan() {
+                    f64::NAN
+                } else {
+                    a.max(b)
+                }
+            }
+            Min => {
+                if a.is_nan() || b.is_nan() {
+                    f64::NAN
+                } else {
+                    a.min(b)
+                }
+            }
+            Not | And | Or | Xor | Shl | Shr | Eq | Ne | Lt | Le | Gt | Ge | IsNan | IsInf | Select => {
+                f64::NAN
+            }
         }
     }
 
@@ -152,7 +178,13 @@ impl Scalar {
             Neg => -a,
             Abs => a.abs(),
             Sign => a.signum(),
-            Not => if dtype == DType::Bool { (a == 0) as i128 } else { !a },
+            Not => {
+                if dtype == DType::Bool {
+                    (a == 0) as i128
+                } else {
+                    !a
+                }
+            }
             Add => a + b,
             Sub => a - b,
             Mul => a.wrapping_mul(b),
@@ -179,7 +211,13 @@ fn int_pow(dtype: DType, base: i128, exponent: i128) -> i128 {
     if exponent < 0 {
         return match base {
             1 => 1,
-            -1 => if exponent % 2 == 0 { 1 } else { -1 },
+            -1 => {
+                if exponent % 2 == 0 {
+                    1
+                } else {
+                    -1
+                }
+            }
             _ => 0,
         };
     }

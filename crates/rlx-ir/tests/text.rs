@@ -84,11 +84,6 @@ fn any_names_read_back() {
     let mut f = g.finish().unwrap();
     round_trip(&f);
     f.name = "a name with \"quotes\" and ünïcode \u{202e}\u{7}".into();
-    f.ports[0].name = "input/0:0".into();
-    f.outputs[0].name = String::new();
-    for (i, v) in f.values.iter_mut().enumerate().skip(1) {
-        v.name = Some(format!("%{i}\n\\"));
-    }
     round_trip(&f);
 }
 
@@ -256,6 +251,14 @@ fn errors_say_where() {
         ("param p: f32[1] @ \"file", Code::Syntax, "\""),
         ("param p: f32[1] @ \"\\q\" \"t\"", Code::Syntax, "\\"),
         ("z = neg(y) input a: f32[1]", Code::Syntax, "a"),
+        ("input \"a/b\": f32[]", Code::Name, "\"a/b\""),
+        ("output \"\" = x", Code::Name, "\"\""),
+        ("input a: i32[] diff", Code::DType, "diff"),
+        ("input a: f32[] = 1", Code::Syntax, "="),
+        ("z = call(x) body", Code::Syntax, "}"),
+        ("z = call(x) body (a: f32[n, 2]) { yield r = x }", Code::Undefined, "x"),
+        ("z = call(x) body (a: f32[3]) { yield r = a }", Code::Region, "call"),
+        ("z = call(x) body (a: f32[n, 2]) { yield r = a b = neg(a) }", Code::Syntax, "b"),
         ("?", Code::Syntax, "?"),
         ("%", Code::Syntax, "%"),
         ("z = constant() {value: f32[2] [1]}", Code::BadInput, "["),
@@ -281,6 +284,45 @@ fn an_error_reads_well() {
     assert_eq!(e.to_string(), want);
     let e = fails(&body("  z = add(y, x)"));
     assert_eq!((e.op(), e.bad_operand(), e.bad_axis()), (Some("add"), Some("y"), Some(1)));
+}
+
+#[test]
+fn regions_read_back() {
+    let g = Graph::new("loops");
+    let n = dim("n", 9);
+    let x = g.input("x", DType::F32, [n.clone(), 2.into()]);
+    let k = g.input("k", DType::F32, [2]);
+    let text = "graph t { dim n <= 9 input x: f32[n, 2] input k: f32[2]
+        y, ys = scan(k, x, k) {carries: 1, xs: 1, length: n} body (c: f32[2], e: f32[2], w: f32[2]) {
+          p: bool[] = constant() {value: bool[] true}
+          %5 = if(p, c, e) then (a: f32[2], b: f32[2]) { s = add(a, b) yield r0 = s }
+            \"other wise\" (a: f32[2], b: f32[2]) { yield r0 = a }
+          z = mul(%5, w)
+          yield r0 = z, all = %5 }
+        output y = y output ys = ys }";
+    let f = parse(text).unwrap();
+    round_trip(&f);
+    assert_eq!(f.ty(f.outputs[1].value).unwrap().to_string(), "f32[n, 2]");
+    g.output("z", x * k);
+    round_trip(&g.finish().unwrap());
+}
+
+#[test]
+fn regions_nest_only_so_deep() {
+    let nest = |depth: usize| {
+        let mut s = String::from("graph t { input x: f32[] ");
+        for _ in 0..depth {
+            s += "y = call(x) body (x: f32[]) { ";
+        }
+        s += "y = neg(x) ";
+        for _ in 0..depth {
+            s += "yield r0 = y } ";
+        }
+        s + "output y = y }"
+    };
+    round_trip(&parse(&nest(64)).unwrap());
+    assert_eq!(fails(&nest(65)).code(), Code::Nesting);
+    assert_eq!(fails(&nest(100_000)).code(), Code::Nesting);
 }
 
 #[test]

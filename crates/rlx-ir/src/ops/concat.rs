@@ -1,4 +1,4 @@
-//! Joining tensors.
+//! Joining tensors and taking them apart.
 
 use crate::prelude::*;
 
@@ -54,5 +54,49 @@ ops! {
         s.case("columns", Concat { axis: -1 }, [f([2, 3]), f([2, 1])]);
         s.case("one", Concat { axis: 0 }, [f([4])]);
         s.case("empty", Concat { axis: 1 }, [f([2, 0]), f([2, 2])]);
+    };
+
+    /// x cut along an axis into parts of the given sizes.
+    split: Split(x: Any) { axis: i64, sizes: Dims } -> [parts];
+    constraints = ["the axis exists", "there is at least one part", "no size is negative", "the sizes add up to the axis"];
+    infer = |c, a| {
+        let (x, axis) = (c.ty(0)?, c.axis(0, a.axis)?);
+        if a.sizes.is_empty() {
+            return Err(c.fail(Code::Attribute, 2, "no sizes"));
+        }
+        if let Some(n) = a.sizes.iter().find(|n| n.upper().is_none_or(|u| u < 0)) {
+            return Err(c.fail(Code::Attribute, 3, format!("a part of {n}")));
+        }
+        let total = a.sizes.iter().fold(Dim::constant(0), |t, n| t + n);
+        if total.unify(c.dim(0, axis)?).is_none() {
+            let text = format!("axis {axis} of x is {}, but the parts are {total}", c.dim(0, axis)?);
+            return Err(c.fail(Code::Dim, 4, text).operand("x").axis(axis));
+        }
+        let part = |n: &Dim| {
+            let sized = |(i, d): (usize, &Dim)| if i == axis { n.clone() } else { d.clone() };
+            x.with_shape(x.shape.iter().enumerate().map(sized).collect::<Shape>())
+        };
+        Ok(a.sizes.iter().map(part).collect())
+    };
+    body = |c, a| {
+        let mut start = Dim::constant(0);
+        let part = |n: &Dim| {
+            let y = c.x(0).narrow(a.axis, start.clone(), n.clone());
+            start = &start + n;
+            y
+        };
+        Ok(a.sizes.iter().map(part).collect())
+    };
+    vjp = |c, a| {
+        let parts: Vec<_> = (0..c.results.len()).map(|i| c.dy(i)).collect();
+        Ok([c.g.concat(&parts, a.axis)].into())
+    };
+    vmap = |c, a| Ok(c.x(0).split(c.shift(0, a.axis)?, a.sizes.clone()));
+    onnx = ["Split"];
+    samples = |s| {
+        s.case("columns", Split { axis: -1, sizes: [1, 2, 1].into() }, [f([2, 4])]);
+        s.case("rows", Split { axis: 0, sizes: [2, 1].into() }, [f([3, 2])]);
+        s.case("one", Split { axis: 0, sizes: [3].into() }, [f([3])]);
+        s.case("empty_part", Split { axis: 0, sizes: [0, 2].into() }, [f([2])]);
     };
 }

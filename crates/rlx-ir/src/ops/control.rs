@@ -64,7 +64,8 @@ fn with_port_outputs(f: &Func, ports: &[usize]) -> (Func, Vec<usize>) {
     let mut at = Vec::new();
     for &p in ports {
         let Some(value) = f.ports.get(p).map(|p| p.value) else { continue };
-        let name = format!("saved{}", f.outputs.len());
+        let taken = |name: &String| f.outputs.iter().any(|o| o.name == *name);
+        let Some(name) = (0..).map(|k| format!("saved{k}")).find(|n| !taken(n)) else { continue };
         at.push(f.outputs.len());
         f.outputs.push(crate::func::Output { name, value });
     }
@@ -127,7 +128,7 @@ ops! {
     };
     prune = |node, needed| prune_shared(node, needed, 0);
     samples = |s| {
-        s.text("twice", "graph t { input x: DT[3] input y: DT[3] z = call(x, y) body (a: DT[3], b: DT[3]) { p = mul(a, b) q = add(p, a) yield r0 = q, r1 = p } output z = z }");
+        s.text("twice", "graph t { input x: DT[3] input y: DT[3] z, w = call(x, y) body (a: DT[3], b: DT[3]) { p = mul(a, b) q = add(p, a) yield r0 = q, r1 = p } output z = z output w = w }");
         s.text("checkpoint", "graph t { input x: DT[3] z = call(x) {checkpoint: true} body (a: DT[3]) { p = mul(a, a) q = mul(p, a) yield r0 = q } output z = z }");
     };
 
@@ -465,6 +466,9 @@ fn while_vjp<'g>(c: &VjpCx<'g>, a: &While) -> Result<Grads<'g>> {
     let states = marks.get(..n).unwrap_or_default().iter().filter(|m| **m).count();
     let fixed: Vec<Var<'g>> = (n..c.operands.len()).map(|i| c.x(i)).collect();
 
+    // Of a loop that saved its state already, gradients may also have reached what it saved.
+    let saved_cts: Vec<Option<Var<'g>>> =
+        (0..n).filter(|k| is_float(&c.x(*k))).map(|k| c.cts.get(n + 1 + k).copied().flatten()).collect();
     let mut init = vec![turns];
     init.extend((0..n).filter(|i| is_float(&c.x(*i))).map(|i| c.dy(i)));
     init.extend((n..marks.len()).filter(|i| marks.get(*i) == Some(&true)).map(|i| c.x(i).zeros_like()));
@@ -481,7 +485,8 @@ fn while_vjp<'g>(c: &VjpCx<'g>, a: &While) -> Result<Grads<'g>> {
             match r.graph().inline(&back, &args) {
                 Ok(grads) => {
                     let mut next = vec![i];
-                    next.extend(grads.iter().take(states));
+                    let state = grads.iter().take(states).zip(&saved_cts);
+                    next.extend(state.map(|(g, ct)| ct.map_or(*g, |ct| *g + ct.gather(i, 0))));
                     next.extend(carry.iter().skip(states).zip(grads.iter().skip(states)).map(|(s, g)| *s + *g));
                     next
                 }

@@ -7,7 +7,7 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{Code, Error, Loc, Result};
 use crate::func::{Def, Func, Node, Output, Port, PortKind, Source, ValueId, ValueInfo};
-use crate::graph::MAX_DEPTH;
+use crate::graph::{MAX_DEPTH, is_name};
 use crate::op::OpDef;
 use crate::types::{MAX_RANK, Shape, Type};
 use std::borrow::Cow;
@@ -141,7 +141,7 @@ impl<'a> Parser<'a> {
 
     /// `name: type [diff] [= data | @ "file" "tensor"]`.
     fn port(&mut self, scope: &mut Scope<'a>, kind: PortKind) -> Result<()> {
-        let (name, span) = self.name("a name")?;
+        let (name, span) = self.proper_name("the name of an input or param")?;
         self.lex.expect(':')?;
         let (ty, ty_span) = self.ty()?;
         ty.check().map_err(|e| self.lex.place(e, ty_span.clone()))?;
@@ -149,11 +149,16 @@ impl<'a> Parser<'a> {
             return Err(self.lex.error(Code::Syntax, span, "inputs and params come before the first op"));
         }
         // Behind a type it is always the flag: a value of that name is quoted.
-        let diff = self.lex.peek()?.0 == Tok::Name("diff");
+        let (tok, at) = self.lex.peek()?;
+        let diff = tok == Tok::Name("diff");
         if diff {
             self.lex.take()?;
+            if !ty.dtype.is_float() {
+                let message = format!("{} has no gradient: only floats are marked `diff`", ty.dtype);
+                return Err(self.lex.error(Code::DType, at, message));
+            }
         }
-        let source = self.source(&ty, &ty_span)?;
+        let source = self.source(kind, &ty, &ty_span)?;
         let loc = self.lex.loc(span.start);
         let def = Def::Port(scope.func.ports.len() as u32);
         let value = self.define(scope, Id::Name(name.clone()), &span, ValueInfo { ty, name: None, def })?;
@@ -161,7 +166,15 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn source(&mut self, ty: &Type, ty_span: &Span) -> Result<Option<Source>> {
+    fn source(&mut self, kind: PortKind, ty: &Type, ty_span: &Span) -> Result<Option<Source>> {
+        let (tok, at) = self.lex.peek()?;
+        if kind == PortKind::Input && matches!(tok, Tok::Punct('@' | '=')) {
+            return Err(self.lex.error(
+                Code::Syntax,
+                at,
+                "only params have data; an input is given at every run",
+            ));
+        }
         if self.lex.eat('@')? {
             let file = self.text("the file's name, in quotes")?.into();
             let tensor = self.text("the tensor's name, in quotes")?.into();
@@ -176,7 +189,7 @@ impl<'a> Parser<'a> {
 
     /// `name = value`.
     fn output(&mut self, scope: &mut Scope<'a>) -> Result<()> {
-        let (name, span) = self.name("the output's name")?;
+        let (name, span) = self.proper_name("the output's name")?;
         self.lex.expect('=')?;
         let (id, at) = self.id()?;
         let value = self.find(scope, &id, at)?;
@@ -343,11 +356,7 @@ impl<'a> Parser<'a> {
         let mut scope = Scope::new(name.into_owned());
         self.lex.expect('(')?;
         while !self.lex.eat(')')? {
-            let kind = match self.keyword(&["input", "param"])? {
-                Some("param") => PortKind::Param,
-                _ => PortKind::Input,
-            };
-            self.port(&mut scope, kind)?;
+            self.port(&mut scope, PortKind::Input)?;
             self.separator(')')?;
         }
         self.lex.expect('{')?;
@@ -447,7 +456,7 @@ impl<'a> Parser<'a> {
         Err(self.lex.unexpected(&tok, span, &format!("`,` or `{close}`")))
     }
 
-    /// A name, in quotes if it is not of the usual form.
+    /// A name, in quotes if need be.
     fn name(&mut self, what: &str) -> Result<(Cow<'a, str>, Span)> {
         match self.lex.take()? {
             (Tok::Name(s), span) => Ok((s.into(), span)),
@@ -456,12 +465,22 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// A name of the usual form. Quotes serve those that would be read as something else: `_` and `diff`.
+    fn proper_name(&mut self, what: &str) -> Result<(Cow<'a, str>, Span)> {
+        let (name, span) = self.name(what)?;
+        if !is_name(&name) {
+            let message = format!("{:?} is not a name: letters, digits, _ and . only", clip(&name));
+            return Err(self.lex.error(Code::Name, span, message));
+        }
+        Ok((name, span))
+    }
+
     fn id(&mut self) -> Result<(Id<'a>, Span)> {
         if let (Tok::Temp(s), span) = self.lex.peek()? {
             self.lex.take()?;
             return Ok((Id::Temp(s), span));
         }
-        self.name("the name of a value").map(|(s, span)| (Id::Name(s), span))
+        self.proper_name("the name of a value").map(|(s, span)| (Id::Name(s), span))
     }
 
     fn text(&mut self, what: &str) -> Result<String> {

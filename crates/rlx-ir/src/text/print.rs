@@ -180,10 +180,7 @@ impl Printer {
         self.words(" ");
         self.name(&r.name);
         self.words(" (");
-        self.list(&r.ports, |p, port| {
-            p.words(if port.kind == PortKind::Param { "param " } else { "" });
-            p.port(r, port);
-        });
+        self.list(&r.ports, |p, port| p.port(r, port));
         self.words(") {\n");
         self.indent += 1;
         let names = names(r);

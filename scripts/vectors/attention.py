@@ -39,7 +39,11 @@ def qkv(b, hq, hkv, s, t, d, dv):
 
 
 def alibi(heads):
-    return [2.0 ** (-8 * (i + 1) / heads) for i in range(heads)]
+    """As in ALiBi's own code."""
+    if heads & (heads - 1) == 0:
+        return [2.0 ** (-8 * (i + 1) / heads) for i in range(heads)]
+    lower = 1 << (heads.bit_length() - 1)
+    return alibi(lower) + alibi(2 * lower)[0::2][:heads - lower]
 
 
 SIZES = [(2, 2, 2, 3, 3, 4, 4), (1, 4, 2, 5, 5, 3, 2), (1, 3, 1, 2, 7, 4, 5), (1, 1, 1, 1, 6, 2, 2), (2, 1, 1, 4, 4, 1, 1), (1, 2, 2, 6, 3, 2, 3)]
@@ -79,5 +83,13 @@ def cases(c):
     slopes = torch.tensor(alibi(2), dtype=torch.float64)
     c.case("y = attention(q, k, v, _, _, slopes) {causal: true}", qkv(1, 2, 2, 4, 4, 3, 3) | {"slopes": slopes},
            lambda q, k, v, sl: attention(q, k, v, slopes=sl, causal=True), name="alibi.causal")
-    for heads in (1, 4, 8):
-        c.case(f"y = alibi(){attrs(heads=heads, dtype=torch.float64)}", {}, lambda: torch.tensor(alibi(heads), dtype=torch.float64))
+    for heads in (1, 4, 6, 8, 12):
+        c.case(f"y = alibi_slopes(){attrs(heads=heads, dtype=torch.float64)}", {}, lambda: torch.tensor(alibi(heads), dtype=torch.float64))
+
+    # The gradient op by itself, and its own gradient against the second derivative.
+    for size, a in [((1, 2, 1, 3, 4, 2, 3), {}), ((1, 2, 2, 3, 3, 2, 2), {"causal": True, "softcap": 1.5}), ((1, 2, 1, 2, 3, 2, 2), {"scale": 0.5, "window": 2})]:
+        b, hq, hkv, s, t, d, dv = size
+        def backward(q, k, v, dy, bias, slopes):
+            return torch.autograd.grad(attention(q, k, v, None, bias, slopes, **a), [q, k, v, bias, slopes], dy, create_graph=True)
+        c.case(f"dq, dk, dv, dbias, dslopes = attention_grad(q, k, v, dy, _, bias, slopes){attrs(**a)}",
+               qkv(*size) | {"dy": F(b, hq, s, dv), "bias": F(s, t), "slopes": F(hq, lo=0.1, hi=1)}, backward)

@@ -31,6 +31,14 @@ def cases(c):
         def conv(x, w, b=None):
             return CONV[n - 1](N.pad(x, sides(lo, hi)), w, b, stride=a.get("stride", 1), dilation=a.get("dilation", 1), groups=a.get("groups", 1))
         c.case(f"y = conv(x, w){attrs(**a)}", {"x": F(*xs), "w": F(*ws)}, conv)
+        def backward(x, w, dy, of):
+            return torch.autograd.grad(conv(x, w), x if of == 0 else w, dy, create_graph=True)[0]
+        ys = conv(torch.zeros(xs), torch.zeros(ws)).shape
+        if xs[0]:
+            c.case(f"dx = conv_grad_input(dy, w){attrs(spatial=xs[2:], **a)}", {"dy": F(*ys), "w": F(*ws)},
+                   lambda dy, w: backward(torch.zeros(xs).double().requires_grad_(), w, dy, 0))
+            c.case(f"dw = conv_grad_weight(x, dy){attrs(kernel=ws[2:], **a)}", {"x": F(*xs), "dy": F(*ys)},
+                   lambda x, dy: backward(x, torch.zeros(ws).double().requires_grad_(), dy, 1))
         c.case(f"y = conv(x, w, b){attrs(**a)}", {"x": F(*xs), "w": F(*ws), "b": F(ws[0])}, conv, name="bias")
     for xs, ws, a in [
             ((2, 3, 5), (3, 4, 3), {}), ((1, 2, 4), (2, 3, 3), {"stride": [2]}), ((1, 2, 4), (2, 3, 3), {"stride": [3], "output_padding": [2]}),

@@ -52,7 +52,8 @@ def cases(c):
         c.case(text, {"x": F(2, 1, 3, lo=lo, hi=hi)}, fn, name="three_axes", rtol=1e-12, atol=1e-15)
         c.case(text, {"x": F(lo=lo, hi=hi)}, fn, name="scalar", rtol=1e-12, atol=1e-15)
         c.case(text, {"x": F(0, 2, lo=lo, hi=hi)}, fn, name="empty")
-        c.case(text, {"x": V(wide)}, fn, name="wide", rtol=1e-12, atol=0.0)
+        # PyTorch's derivative of tanh is 1 - y², which cancels.
+        c.case(text, {"x": V(wide)}, fn, name="wide", rtol=1e-9 if op == "tanh" else 1e-12, atol=0.0)
         special = [v for v in SPECIAL if op not in SKEWED or not 1e299 < abs(v) < inf]
         c.case(text, {"x": V(special)}, fn, wrt=[], name="special", rtol=1e-12, atol=0.0)
     for op in ("neg", "abs", "sign", "square"):

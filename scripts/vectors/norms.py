@@ -23,10 +23,6 @@ def named(fn):
     return lambda used: lambda x, *rest: fn(x, *[dict(zip(used, rest)).get(k) for k in ("gamma", "beta")])
 
 
-def group(x, g, b, groups, eps):
-    return N.group_norm(x, groups, g, b, eps)
-
-
 def cases(c):
     for shape, axes, eps in [((3, 5), 1, 1e-5), ((2, 3, 4), 2, 1e-3), ((2, 3, 4), 1, 1e-5), ((7,), 1, 1e-5), ((3, 1), 1, 1e-2), ((0, 4), 1, 1e-5), ((2, 2, 3), 3, 0.1)]:
         for extra, used in OPERANDS.items():
@@ -64,10 +60,15 @@ def cases(c):
         c.case(f"y = l2_normalize(x){attrs(axis=axis, eps=eps)}", {"x": F(*shape)}, lambda x: N.normalize(x, 2, axis, eps))
     c.case("y = l2_normalize(x) {axis: 1, eps: 0.01}", {"x": V([[1e-3, -2e-3], [0.3, 0.4]])}, lambda x: N.normalize(x, 2, 1, 0.01), name="short")
 
+    c.case("y = batch_norm(x, _, _, mean, var)", {"x": F(2, 3, 2), "mean": F(3), "var": F(3, lo=0.5, hi=2)},
+           lambda x, m, v: (x - m[:, None]) / torch.sqrt(v[:, None] + 1e-5), name="plain")
+    c.case("y, mean, var = batch_norm_train(x, _, beta)", {"x": F(4, 3), "beta": F(3)},
+           lambda x, b: (N.batch_norm(x, None, None, None, b, True, 0.0, 1e-5), x.mean(0), x.var(0, correction=0)), name="beta")
+
     # The gradient ops against autograd of the forward one, and their own gradients against its second derivative.
-    def backward(fn):
+    def backward(fn, axis=-1):
         def run(x, dy, *gamma):
-            zero = torch.zeros(x.shape[-1], dtype=x.dtype, requires_grad=True)
+            zero = torch.zeros(x.shape[axis], dtype=x.dtype, requires_grad=True)
             g = gamma[0] if gamma else torch.ones_like(zero).requires_grad_()
             return torch.autograd.grad(fn(x, g, zero), [x, g, zero], dy, create_graph=True)
         return run
@@ -76,3 +77,15 @@ def cases(c):
             inputs = {"x": F(*shape), "dy": F(*shape)} | ({"gamma": F(shape[-1], lo=0.5, hi=1.5)} if extra else {})
             c.case(f"dx, dgamma, dbeta = rms_norm_grad(x, dy{extra}) {{eps: 0.001}}", inputs, backward(lambda x, g, b: rms(x, g, b, 1e-3)))
             c.case(f"dx, dgamma, dbeta = layer_norm_grad(x, dy{extra}) {{eps: 0.001}}", inputs, backward(lambda x, g, b: N.layer_norm(x, x.shape[-1:], g, b, 1e-3)))
+    for shape, groups in [((2, 4, 3), 2), ((2, 3), 1), ((1, 2, 2, 3), 2)]:
+        for extra in ("", ", gamma"):
+            inputs = {"x": F(*shape), "dy": F(*shape)} | ({"gamma": F(shape[1], lo=0.5, hi=1.5)} if extra else {})
+            c.case(f"dx, dgamma, dbeta = group_norm_grad(x, dy{extra}){attrs(groups=groups, eps=0.001)}", inputs,
+                   backward(lambda x, g, b: N.group_norm(x, groups, g, b, 1e-3), 1))
+            c.case(f"dx, dgamma, dbeta = batch_norm_grad(x, dy{extra}) {{eps: 0.001}}", inputs | {"x": F(3, *shape[1:]), "dy": F(3, *shape[1:])},
+                   backward(lambda x, g, b: N.batch_norm(x, None, None, g, b, True, 0.0, 1e-3), 1))
+    inputs = {"x": F(2, 3, 4), "dy": F(2, 3, 4), "gamma": F(3, 4)}
+    def two_axes(x, dy, g):
+        b = torch.zeros_like(g).requires_grad_()
+        return torch.autograd.grad(N.layer_norm(x, [3, 4], g, b), [x, g, b], dy, create_graph=True)
+    c.case("dx, dgamma, dbeta = layer_norm_grad(x, dy, gamma) {axes: 2}", inputs, two_axes, name="two_axes")

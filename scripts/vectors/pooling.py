@@ -44,6 +44,17 @@ def cases(c):
     c.case("y = max_pool(x) {kernel: [2], stride: [2]}", {"x": V([[[1.0, nan, inf, 2.0, -inf, -inf]]])}, lambda x: N.max_pool1d(x, 2, 2), wrt=[], name="special")
     c.case("y = max_pool(x) {kernel: [2], stride: [1], padding_lo: [1], padding_hi: [0]}", {"x": D(1, 2, 4)},
            lambda x: N.max_pool1d(N.pad(x, [1, 0], value=-inf), 2, 1), name="one_sided")
+    for xs, k, s, d, p in [((1, 2, 7), [3], [2], [1], [1]), ((2, 1, 5, 6), [2, 3], [1, 2], [2, 1], [1, 1])]:
+        n = len(k)
+        a = attrs(kernel=k, stride=s, dilation=d, padding_lo=p, padding_hi=p, kind="max")
+        places = lambda x: MAX[n - 1](x, k, s, p, d, return_indices=True)[1]
+        c.case(f"i = window_argmax(x){a}", {"x": D(*xs)}, places)
+        c.case(f"i = window_argmax(x){attrs(kernel=k, stride=s, dilation=d, padding_lo=p, padding_hi=p, kind='min')}", {"x": D(*xs)}, lambda x: places(-x), name="min")
+        shape = MAX[n - 1](torch.zeros(xs), k, s, p, d).shape
+        def spread(dy):
+            x = torch.zeros(xs, dtype=torch.float64, requires_grad=True)
+            return torch.autograd.grad(windows(x, k, s, d, p, p, 0.0).sum(-1), x, dy, create_graph=True)[0]
+        c.case(f"dx = reduce_window_grad(dy){attrs(spatial=xs[2:], kernel=k, stride=s, dilation=d, padding_lo=p, padding_hi=p)}", {"dy": F(*shape)}, spread)
     for kind, fill, fn in [("sum", 0.0, lambda w: w.sum(-1)), ("max", -inf, lambda w: w.amax(-1)), ("min", inf, lambda w: w.amin(-1))]:
         for xs, k, s, d, lo, hi in [((1, 2, 7), [3], [2], [1], [1], [0]), ((2, 1, 5, 6), [2, 3], [1, 2], [2, 1], [0, 1], [1, 1]), ((1, 1, 4), [1], [1], [1], [0], [0])]:
             a = attrs(kernel=k, stride=s, dilation=d, padding_lo=lo, padding_hi=hi, kind=kind)

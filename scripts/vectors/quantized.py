@@ -96,7 +96,10 @@ def fake(x, scale, zero, lo, hi, axis=None):
     if axis is not None:
         shape = [-1 if i == axis % x.ndim else 1 for i in range(x.ndim)]
         scale, zero = scale.reshape(shape), zero.reshape(shape) if isinstance(zero, torch.Tensor) else zero
-    return (torch.clamp(round_through(x / scale) + zero, lo, hi) - zero) * scale
+    q = round_through(x / scale) + zero
+    # The gradient passes where the code is in range, its ends included (torch.clamp's would not).
+    q = torch.where((q >= lo) & (q <= hi), q, q.detach().clamp(lo, hi))
+    return (q - zero) * scale
 
 
 def symmetric(x, block, largest):

@@ -46,7 +46,7 @@ def cases(c):
         c.case(f"y = {op}(x) {{axes: [0]}}", {"x": F(1, 3)}, lambda x: fn(x, [0], False), name="one")
     for op in ("sum", "mean", "prod", "l1_norm", "l2_norm", "logsumexp"):
         c.case(f"y = {op}(x) {{axes: [0]}}", {"x": F(0, 3)}, lambda x: FLOATS[op](x, [0], False), name="nothing")
-    for correction in (0.0, 1.0, 2.0):
+    for correction in (0, 1, 2):
         for op in ("var", "std"):
             c.case(f"y = {op}(x){attrs(axes=[-1], correction=correction)}", {"x": F(3, 5)},
                    lambda x: getattr(x, op)(-1, correction=correction), name="correction")

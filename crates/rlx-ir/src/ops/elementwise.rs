@@ -202,7 +202,7 @@ ops! {
     };
 
     /// x brought into lo..hi: min(max(x, lo), hi), so hi wins if lo > hi; NaN stays. A bound that is left out does not bind.
-    /// The gradient is 1 where lo <= x <= hi, else 0.
+    /// The gradient is 1 where lo < x < hi, else 0.
     clamp: Clamp(x: Num) { lo: Option<f64>, hi: Option<f64> } -> y;
     constraints = ["each bound is a number of x's dtype"];
     each = |c, a| {
@@ -221,7 +221,7 @@ ops! {
     };
     vjp = |c, a| {
         let (x, dy) = (c.x(0), c.dy(0));
-        let inside = [a.lo.map(|lo| x.greater_equal(lo)), a.hi.map(|hi| x.less_equal(hi))];
+        let inside = [a.lo.map(|lo| x.greater(lo)), a.hi.map(|hi| x.less(hi))];
         let inside = inside.into_iter().flatten().reduce(|a, b| a.and(b));
         Ok([inside.map_or(dy, |t| t.select(dy, dy.zeros_like()))].into())
     };

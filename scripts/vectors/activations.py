@@ -16,7 +16,7 @@ ACTIVATIONS = [  # op, attributes, torch
     ("elu", {"alpha": 0.7}, lambda x: N.elu(x, 0.7)),
     ("selu", {}, N.selu),
     ("celu", {"alpha": 1.0}, N.celu),
-    ("celu", {"alpha": 0.6}, lambda x: N.celu(x, 0.6)),
+    ("celu", {"alpha": 0.5}, lambda x: N.celu(x, 0.5)),  # PyTorch keeps alpha in f32
     ("silu", {}, N.silu),
     ("gelu", {}, N.gelu),
     ("gelu_tanh", {}, lambda x: N.gelu(x, approximate="tanh")),
@@ -24,7 +24,7 @@ ACTIVATIONS = [  # op, attributes, torch
     ("mish", {}, N.mish),
     ("softplus", {}, lambda x: torch.logaddexp(x, torch.zeros_like(x))),
     ("softsign", {}, N.softsign),
-    ("hard_sigmoid", {}, N.hardsigmoid),
+    ("hard_sigmoid", {}, lambda x: N.relu6(x + 3) / 6),  # F.hardsigmoid has 1/6 in f32
     ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}, lambda x: (0.2 * x + 0.5).clamp(0, 1)),
     ("hard_swish", {}, N.hardswish),
     ("hard_tanh", {}, N.hardtanh),

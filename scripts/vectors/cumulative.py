@@ -25,7 +25,20 @@ def running(op, x, axis, exclusive, reverse):
     return y.flip(axis) if reverse else y
 
 
+def recurrence(a, b, axis, reverse):
+    """y[t] = a[t] y[t-1] + b[t] from y[0] = b[0]."""
+    steps = list(zip(a.unbind(axis), b.unbind(axis)))
+    ys = []
+    for p, q in steps[::-1] if reverse else steps:
+        ys.append(q if not ys else p * ys[-1] + q)
+    return torch.stack(ys[::-1] if reverse else ys, axis) if ys else b + 0
+
+
 def cases(c):
+    for reverse in (False, True):
+        for shape, axis in [((7,), 0), ((2, 5, 3), 1), ((3, 1), -1), ((2, 0), 1)]:
+            c.case(f"y = linear_scan(a, b){attrs(axis=axis, reverse=reverse or None)}", {"a": F(*shape), "b": F(*shape)},
+                   lambda a, b: recurrence(a, b, axis, reverse))
     for op in PLAIN:
         for exclusive in (False, True):
             for reverse in (False, True):

@@ -48,6 +48,25 @@ def gumbel(seed, shape, stream=0):
     return -torch.log(-torch.log(u))
 
 
+def sample(logits, seed, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, stream=0):
+    """Row by row: narrow the candidates down, then the largest with Gumbel noise."""
+    if temperature == 0:
+        return logits.argmax(-1).int()
+    x = logits / temperature
+    noise = gumbel(seed, logits.shape[seed.ndim - 1:], stream)
+    rows, noise = x.reshape(-1, x.shape[-1]), noise.expand(x.shape).reshape(-1, x.shape[-1])
+    ids = []
+    for row, extra in zip(rows, noise):
+        order = torch.argsort(row, descending=True, stable=True)
+        kept = order[:top_k] if top_k else order
+        share = torch.softmax(row[kept], 0)
+        kept = kept[share.cumsum(0) - share < top_p]
+        p = torch.softmax(row, 0)
+        kept = kept[p[kept] >= min_p * p.max()]
+        ids.append(kept[torch.argmax(row[kept] + extra[kept])].item())
+    return torch.tensor(ids, dtype=torch.int32).reshape(x.shape[:-1])
+
+
 SEEDS = [[0, 0], [123, 456], [4294967295, 2147483648]]
 
 
@@ -76,3 +95,8 @@ def cases(c):
         c.case(f"y = dropout(x, seed){attrs(p=p, stream=stream)}", {"x": F(5, 4), "seed": key(SEEDS[1])},
                lambda x, k: torch.where(unit(k, [5, 4], stream) < keep, x / keep if keep else x * 0, 0.0))
     c.case("y = dropout(x, seed) {p: 0.25}", {"x": F(3, 2, 4), "seed": key(*SEEDS)}, lambda x, k: torch.where(unit(k, [2, 4]) < 0.75, x / 0.75, 0.0), name="seeds")
+    for a in [{"temperature": 0.0}, {}, {"temperature": 0.7, "stream": 3}, {"top_k": 2}, {"top_k": 1}, {"top_p": 0.6}, {"min_p": 0.3, "temperature": 1.5},
+              {"temperature": 0.9, "top_k": 5, "top_p": 0.9, "min_p": 0.05, "stream": 1}, {"top_p": 0.01}]:
+        for shape in [(2, 3, 7), (9,)]:
+            c.case(f"y = sample(x, seed){attrs(**a)}", {"x": F(*shape, lo=-3, hi=3), "seed": key(SEEDS[1])}, lambda x, k: sample(x.detach(), k, **a))
+        c.case(f"y = sample(x, seed){attrs(**a)}", {"x": F(3, 4, 5, lo=-3, hi=3), "seed": key(*SEEDS)}, lambda x, k: sample(x.detach(), k, **a), name="seeds")

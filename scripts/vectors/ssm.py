@@ -84,6 +84,15 @@ def family(c, op, fn, shapes, optional, last, variants):
         c.case(f"y, {last} = {op}({operands(required, optional, given)}){attrs(**a)}", inputs, by_name(fn, names, **a))
 
 
+def gradient_op(c, op, fn, shapes, dy, dlast):
+    """The gradient op with all operands, and its own gradient against the second derivative."""
+    def run(dy, *rest):
+        *xs, dlast = rest
+        return torch.autograd.grad(fn(*xs), xs, [dy, dlast], create_graph=True)
+    outs = [f"d{k}" for k in shapes]
+    c.case(f"{', '.join(outs)} = {op}(dy, {', '.join(shapes)}, dlast)", {"dy": dy} | shapes | {"dlast": dlast}, run)
+
+
 def cases(c):
     everything = ["d", "z", "delta_bias", "state"]
     for b, s, h, n in [(1, 4, 3, 2), (2, 3, 1, 5), (1, 1, 2, 3), (2, 7, 2, 1), (1, 0, 2, 2), (1, 33, 1, 2)]:
@@ -106,3 +115,12 @@ def cases(c):
         shapes = {"x": F(b, s, ch), "w": F(ch, k), "bias": F(ch), "state": F(b, k - 1, ch)}
         family(c, "causal_conv1d", causal_conv, shapes, ["bias", "state"], "last",
                [([], {}), (["bias"], {}), (["state"], {"silu": True}), (["bias", "state"], {"silu": True})])
+    gradient_op(c, "selective_scan_grad", selective_scan,
+                {"x": F(1, 3, 2), "delta": F(1, 3, 2, lo=0.05, hi=1), "a": F(2, 2, lo=-2, hi=-0.1), "b": F(1, 3, 2), "c": F(1, 3, 2), "d": F(2), "z": F(1, 3, 2),
+                 "delta_bias": F(2), "state": F(1, 2, 2)}, F(1, 3, 2), F(1, 2, 2))
+    gradient_op(c, "ssd_grad", ssd,
+                {"x": F(1, 3, 2, 2), "dt": F(1, 3, 2, lo=0.05, hi=1), "a": F(2, lo=-2, hi=-0.1), "b": F(1, 3, 1, 2), "c": F(1, 3, 1, 2), "d": F(2),
+                 "z": F(1, 3, 2, 2), "dt_bias": F(2), "state": F(1, 2, 2, 2)}, F(1, 3, 2, 2), F(1, 2, 2, 2))
+    gradient_op(c, "gated_delta_net_grad", delta_net,
+                {"q": F(1, 3, 1, 2), "k": F(1, 3, 1, 2), "v": F(1, 3, 2, 2), "g": F(1, 3, 2, lo=-1, hi=-0.1), "beta": F(1, 3, 2, lo=0.1, hi=0.9),
+                 "state": F(1, 2, 2, 2)}, F(1, 3, 2, 2), F(1, 2, 2, 2))

@@ -1,7 +1,7 @@
 //! The oracle and its gradients against PyTorch.
 
 use rlx_conformance::vectors::{self, Case};
-use rlx_ir::Func;
+use rlx_ir::{Func, Tensor};
 use std::collections::BTreeSet;
 
 /// Ops that mean nothing in PyTorch.
@@ -41,6 +41,41 @@ macro_rules! families {
 families! {
     arithmetic math activations casts reductions cumulative shapes indexing sorting linear convolution pooling fourier
     softmax norms losses rope attention ssm quantized random collectives control
+}
+
+/// The tensor with another last element.
+fn spoilt(t: &Tensor) -> Option<Tensor> {
+    let mut bytes = t.bytes().to_vec();
+    let size = t.dtype().bytes()?;
+    let last = bytes.len().checked_sub(size)?;
+    let old = Tensor::from_bytes(t.dtype(), &[1], bytes.get(last..)?.to_vec()).ok()?;
+    let change = |x: f64| if x.is_finite() { x + x.abs() + 0.5 } else { 0.0 };
+    let new = match t.dtype().is_float() {
+        true => Tensor::from_f64s(t.dtype(), &[1], &[change(*old.to_f64s()?.first()?)]),
+        false => Tensor::from_i128s(t.dtype(), &[1], &[*old.to_i128s()?.first()? ^ 1]),
+    };
+    bytes.splice(last.., new?.bytes().iter().copied());
+    Tensor::from_bytes(t.dtype(), t.shape(), bytes).ok()
+}
+
+/// The comparison is no formality: every case fails as soon as any of its results is another.
+#[test]
+fn wrong_vectors_are_noticed() {
+    let mut tried = 0;
+    for name in vectors::families().unwrap() {
+        for mut case in vectors::load(&name).unwrap() {
+            let results: Vec<String> =
+                case.tensors.keys().filter(|k| k.starts_with("out.") || k.starts_with("grad.")).cloned().collect();
+            for key in results {
+                let Some(wrong) = spoilt(&case.tensors[&key]) else { continue };
+                let right = case.tensors.insert(key.clone(), wrong).unwrap();
+                assert!(case.check().is_err(), "{name}: {} does not notice a wrong {key}", case.name);
+                case.tensors.insert(key, right);
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 3000, "{tried} results");
 }
 
 fn collect(f: &Func, into: &mut BTreeSet<&'static str>) {

@@ -494,7 +494,7 @@ ops! {
         form.padding_hi = spread(&a.padding_hi, n, 0).iter().zip(back).map(|(p, b)| p.saturating_sub(b)).collect();
         let spatial = transposed(a, tail(&x.shape(), 2), tail(&w.shape(), 2));
         let y = form.grad_input(x, w, &spatial);
-        Ok(vec![c.opt(2).map_or(y, |b| y + per_channel(b, 0, y.rank() - 1))])
+        Ok(vec![c.opt(2).map_or(y, |b| y + per_channel(b, 0, y.rank()))])
     };
     onnx = ["ConvTranspose"];
     samples = |s| {

@@ -1,4 +1,5 @@
 //! The oracle and its gradients against PyTorch.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use rlx_conformance::vectors::{self, Case};
 use rlx_ir::{Func, Tensor};
@@ -61,7 +62,7 @@ fn spoilt(t: &Tensor) -> Option<Tensor> {
 /// The comparison is no formality: every case fails as soon as any of its results is another.
 #[test]
 fn wrong_vectors_are_noticed() {
-    let mut tried = 0;
+    let (mut tried, mut blind) = (0, Vec::new());
     for name in vectors::families().unwrap() {
         for mut case in vectors::load(&name).unwrap() {
             let results: Vec<String> =
@@ -69,12 +70,15 @@ fn wrong_vectors_are_noticed() {
             for key in results {
                 let Some(wrong) = spoilt(&case.tensors[&key]) else { continue };
                 let right = case.tensors.insert(key.clone(), wrong).unwrap();
-                assert!(case.check().is_err(), "{name}: {} does not notice a wrong {key}", case.name);
+                if case.check().is_ok() {
+                    blind.push(format!("{name}: {} does not notice a wrong {key}", case.name));
+                }
                 case.tensors.insert(key, right);
                 tried += 1;
             }
         }
     }
+    assert!(blind.is_empty(), "{}", blind.join("\n"));
     assert!(tried > 3000, "{tried} results");
 }
 

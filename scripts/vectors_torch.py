@@ -17,9 +17,29 @@ import torch
 from vectors.core import Family
 
 FAMILIES = [
-    "arithmetic", "math", "activations", "casts", "reductions", "cumulative", "shapes", "indexing", "sorting",
-    "linear", "convolution", "pooling", "fourier", "softmax", "norms", "losses", "rope", "attention", "ssm",
-    "quantized", "random", "collectives", "control",
+    "arithmetic",
+    "math",
+    "activations",
+    "casts",
+    "reductions",
+    "cumulative",
+    "shapes",
+    "indexing",
+    "sorting",
+    "linear",
+    "convolution",
+    "pooling",
+    "fourier",
+    "softmax",
+    "norms",
+    "losses",
+    "rope",
+    "attention",
+    "ssm",
+    "quantized",
+    "random",
+    "collectives",
+    "control",
 ]
 
 

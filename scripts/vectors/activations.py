@@ -25,7 +25,7 @@ ACTIVATIONS = [  # op, attributes, torch
     ("softplus", {}, lambda x: torch.logaddexp(x, torch.zeros_like(x))),
     ("softsign", {}, N.softsign),
     ("hard_sigmoid", {}, lambda x: N.relu6(x + 3) / 6),  # F.hardsigmoid has 1/6 in f32
-    ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}, lambda x: (0.2 * x + 0.5).clamp(0, 1)),
+    ("hard_sigmoid", {"alpha": 0.2, "beta": 0.4}, lambda x: (0.2 * x + 0.4).clamp(0, 1)),
     ("hard_swish", {}, N.hardswish),
     ("hard_tanh", {}, N.hardtanh),
     ("hard_tanh", {"lo": -0.5, "hi": 2.0}, lambda x: N.hardtanh(x, -0.5, 2.0)),
@@ -53,14 +53,27 @@ def cases(c):
         if not a:
             c.case(text, {"x": F(0, 3)}, fn, name="empty")
             c.case(text, {"x": F()}, fn, name="scalar")
-    for op, kinks, fn in [("relu", [0.0], N.relu), ("relu6", [0.0, 6.0], N.relu6), ("leaky_relu", [0.0], N.leaky_relu),
-                          ("hard_tanh", [-1.0, 1.0], N.hardtanh), ("elu", [0.0], N.elu)]:
+    for op, kinks, fn in [
+        ("relu", [0.0], N.relu),
+        ("relu6", [0.0, 6.0], N.relu6),
+        ("leaky_relu", [0.0], N.leaky_relu),
+        ("hard_tanh", [-1.0, 1.0], N.hardtanh),
+        ("elu", [0.0], N.elu),
+    ]:
         c.case(f"y = {op}(x)", {"x": V(kinks)}, fn, name="kinks")
 
-    c.case("y = prelu(x, slope)", {"x": F(2, 5), "slope": F(5, lo=0.1, hi=0.9)},
-           lambda x, s: torch.where(x > 0, x, s * x), name="channels_last")
-    c.case("y = prelu(x, slope)", {"x": F(2, 3, 4), "slope": F(3, 1, lo=0.1, hi=0.9)},
-           lambda x, s: N.prelu(x, s.reshape(-1)), name="channels")
+    c.case(
+        "y = prelu(x, slope)",
+        {"x": F(2, 5), "slope": F(5, lo=0.1, hi=0.9)},
+        lambda x, s: torch.where(x > 0, x, s * x),
+        name="channels_last",
+    )
+    c.case(
+        "y = prelu(x, slope)",
+        {"x": F(2, 3, 4), "slope": F(3, 1, lo=0.1, hi=0.9)},
+        lambda x, s: N.prelu(x, s.reshape(-1)),
+        name="channels",
+    )
     c.case("y = prelu(x, slope)", {"x": F(2, 3), "slope": F(1)}, N.prelu, name="one")
     for shape, axis in [((4, 6), -1), ((3, 4, 5), 1), ((2, 0), 0), ((2, 3), 0)]:
         c.case(f"y = glu(x) {{axis: {axis}}}", {"x": F(*shape)}, lambda x: N.glu(x, axis))

@@ -18,10 +18,21 @@ import torch
 from safetensors.torch import save
 
 NAMES = {
-    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
-    torch.float8_e4m3fn: "f8e4m3", torch.float8_e5m2: "f8e5m2",
-    torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64",
-    torch.uint8: "u8", torch.uint16: "u16", torch.uint32: "u32", torch.uint64: "u64", torch.bool: "bool",
+    torch.float64: "f64",
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.float8_e4m3fn: "f8e4m3",
+    torch.float8_e5m2: "f8e5m2",
+    torch.int8: "i8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.uint8: "u8",
+    torch.uint16: "u16",
+    torch.uint32: "u32",
+    torch.uint64: "u64",
+    torch.bool: "bool",
 }
 DTYPES = {name: dtype for dtype, name in NAMES.items()}
 
@@ -43,10 +54,12 @@ def F(*shape, lo=-1.5, hi=1.5, dtype=torch.float64):
 
 def D(*shape, lo=-1.5, hi=1.5):
     """Floats that keep a distance from each other: nothing ties."""
+
     def make(g):
         n = torch.Size(shape).numel()
         order = torch.randperm(n, generator=g).to(torch.float64)
         return (lo + (order + 0.5) * (hi - lo) / max(n, 1)).reshape(shape)
+
     return Draw(make)
 
 
@@ -111,7 +124,7 @@ class Family:
         text = "graph t {\n"
         for k, v in given.items():
             dtype = f"packed<{v.scheme}>" if isinstance(v, Packed) else NAMES[v.dtype]
-            text += f"  input {k}: {dtype}{list(v.shape)[1 if ranks > 1 else 0:]}\n"
+            text += f"  input {k}: {dtype}{list(v.shape)[1 if ranks > 1 else 0 :]}\n"
         text += "".join(f"  {line}\n" for line in lines)
         text += "".join(f"  output {o} = {o}\n" for o in outs) + "}\n"
 
@@ -150,10 +163,18 @@ class Family:
             grads = torch.autograd.grad([r for _, r in diff], leaves, cts, allow_unused=True)
             for (k, leaf), grad in zip([(k, a) for k, a in zip(given, args) if k in wrt], grads):
                 self.put(f"{n}.grad.{k}", torch.zeros_like(leaf) if grad is None else grad)
-        self.list.append({
-            "name": full, "text": text, "diff": [o for o, _ in diff], "wrt": list(wrt), "rtol": rtol, "atol": atol,
-            "ranks": ranks, "rounded": rounded,
-        })
+        self.list.append(
+            {
+                "name": full,
+                "text": text,
+                "diff": [o for o, _ in diff],
+                "wrt": list(wrt),
+                "rtol": rtol,
+                "atol": atol,
+                "ranks": ranks,
+                "rounded": rounded,
+            }
+        )
 
     def put(self, key, t):
         assert key not in self.tensors, key

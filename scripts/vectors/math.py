@@ -59,7 +59,7 @@ def cases(c):
     for op in ("neg", "abs", "sign", "square"):
         x = V([-128, -127, -3, -1, 0, 1, 5, 127], torch.int8)
         c.case(f"y = {op}(x)", {"x": x}, UNARY[op][0], name="i8")
-        x = V([-2**31, -46341, -1, 0, 7, 2**31 - 1], torch.int32)
+        x = V([-(2**31), -46341, -1, 0, 7, 2**31 - 1], torch.int32)
         c.case(f"y = {op}(x)", {"x": x}, UNARY[op][0], name="i32")
     for op in ("floor", "ceil", "round", "trunc"):
         c.case(f"y = {op}(x)", {"x": V([-3, 0, 9], torch.int32)}, UNARY[op][0], name="i32")

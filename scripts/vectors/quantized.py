@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as N
 
-from .core import Draw, F, I, Packed, V, attrs, inf, nan
+from .core import Draw, F, I, Packed, V, attrs
 
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=torch.float64)
 
@@ -80,12 +80,22 @@ def draw(scheme, shape, block=None, keep=lambda x: x):
     def make(g):
         planes, values = packed(scheme, shape, block or 1, g, keep) if scheme not in ROWS else rows(scheme, shape, g)
         return Packed(f"{scheme}:{block}" if block else scheme, shape, planes, values)
+
     return Draw(make)
 
 
 ROWS = ("q4_0", "q8_0", "ggml_f16", "ggml_bf16")
-COLUMNS = [("int8", 4), ("int8_asym", 3), ("int4", 4), ("fp8_e4m3", None), ("fp8_e5m2", None), ("nvfp4", 4), ("mxfp4", 4),
-           ("mxfp8_e4m3", 4), ("mxfp8_e5m2", 4)]
+COLUMNS = [
+    ("int8", 4),
+    ("int8_asym", 3),
+    ("int4", 4),
+    ("fp8_e4m3", None),
+    ("fp8_e5m2", None),
+    ("nvfp4", 4),
+    ("mxfp4", 4),
+    ("mxfp8_e4m3", 4),
+    ("mxfp8_e5m2", 4),
+]
 
 
 def round_through(x):
@@ -132,12 +142,26 @@ def cases(c):
                 w = draw(scheme, shape, block, finite)
                 c.case("y = dequant_matmul(x, w)", {"x": F(3, k), "w": w}, lambda x, w: x @ w, name=scheme)
         w = draw(scheme, (9, 4), block, finite)
-        c.case("y = dequant_matmul(x, w, b)", {"x": F(2, 3, 9), "w": w, "b": F(4)}, lambda x, w, b: x @ w + b, name=f"{scheme}.bias")
+        c.case(
+            "y = dequant_matmul(x, w, b)",
+            {"x": F(2, 3, 9), "w": w, "b": F(4)},
+            lambda x, w, b: x @ w + b,
+            name=f"{scheme}.bias",
+        )
         c.case("y = dequantize(w) {dtype: f64, finite: true}", {"w": w}, lambda w: w, name=f"{scheme}.finite")
-        c.case("y = dequant_matmul(x, w) {transpose: true}", {"x": F(3, 4), "w": w}, lambda x, w: x @ w.T, name=f"{scheme}.transposed")
+        c.case(
+            "y = dequant_matmul(x, w) {transpose: true}",
+            {"x": F(3, 4), "w": w},
+            lambda x, w: x @ w.T,
+            name=f"{scheme}.transposed",
+        )
         w = draw(scheme, (3, 5, 2), block, finite)
-        c.case("y = dequant_matmul_grouped(x, w, e)", {"x": F(4, 5), "w": w, "e": V([2, 0, 2, 1], torch.int32)},
-               lambda x, w, e: torch.stack([x[i] @ w[j] for i, j in enumerate(e.tolist())]), name=scheme)
+        c.case(
+            "y = dequant_matmul_grouped(x, w, e)",
+            {"x": F(4, 5), "w": w, "e": V([2, 0, 2, 1], torch.int32)},
+            lambda x, w, e: torch.stack([x[i] @ w[j] for i, j in enumerate(e.tolist())]),
+            name=scheme,
+        )
     for scheme in ROWS:
         k = 64 if scheme.startswith("q") else 7
         for n in (1, 3):
@@ -145,45 +169,106 @@ def cases(c):
             c.case("y = dequantize(w) {dtype: f64}", {"w": w}, lambda w: w, name=scheme)
             c.case("y = dequant_matmul(x, w)", {"x": F(2, k), "w": w}, lambda x, w: x @ w.T, name=scheme)
         w = draw(scheme, (2, 3, k))
-        c.case("y = dequant_matmul_grouped(x, w, e, b)", {"x": F(3, k), "w": w, "e": V([1, 0, 1], torch.int64), "b": F(2, 3)},
-               lambda x, w, e, b: torch.stack([x[i] @ w[j].T + b[j] for i, j in enumerate(e.tolist())]), name=f"{scheme}.bias")
+        c.case(
+            "y = dequant_matmul_grouped(x, w, e, b)",
+            {"x": F(3, k), "w": w, "e": V([1, 0, 1], torch.int64), "b": F(2, 3)},
+            lambda x, w, e, b: torch.stack([x[i] @ w[j].T + b[j] for i, j in enumerate(e.tolist())]),
+            name=f"{scheme}.bias",
+        )
 
     exact = lambda *shape: Draw(lambda g: (torch.rand(shape, generator=g) * 4 - 2).double())
     for scheme, block, largest in [("int8", 4, 127), ("int4", 3, 7)]:
         for shape in [(8, 3), (7, 2), (2, 5, 2)]:
             name = f"packed<{scheme}:{block}>"
-            c.case(f"w = quantize(x) {{scheme: {name}}}\ny = dequantize(w) {{dtype: f64}}", {"x": exact(*shape)},
-                   lambda x: symmetric(x.detach(), block, largest).double(), name=f"{scheme}.{len(shape)}", rtol=1e-6)
-            c.case(f"y = fake_quantize_block(x) {{scheme: {name}}}", {"x": exact(*shape)},
-                   lambda x: x + (symmetric(x, block, largest).double() - x).detach(), name=scheme, rtol=1e-6)
+            c.case(
+                f"w = quantize(x) {{scheme: {name}}}\ny = dequantize(w) {{dtype: f64}}",
+                {"x": exact(*shape)},
+                lambda x: symmetric(x.detach(), block, largest).double(),
+                name=f"{scheme}.{len(shape)}",
+                rtol=1e-6,
+            )
+            c.case(
+                f"y = fake_quantize_block(x) {{scheme: {name}}}",
+                {"x": exact(*shape)},
+                lambda x: x + (symmetric(x, block, largest).double() - x).detach(),
+                name=scheme,
+                rtol=1e-6,
+            )
 
     c.case("y = round_through(x)", {"x": F(3, 5, lo=-4, hi=4)}, round_through)
     c.case("y = round_through(x)", {"x": V([0.5, 1.5, -0.5, -2.5])}, round_through, name="ties")
     for shape in [(3, 5), (7,), (0, 2)]:
-        c.case("y = fake_quantize(x, s)", {"x": F(*shape), "s": F(lo=0.01, hi=0.02)}, lambda x, s: fake(x, s, 0, -128, 127))
-        c.case("y = fake_quantize(x, s, z) {lo: 0, hi: 15}", {"x": F(*shape), "s": F(lo=0.1, hi=0.3), "z": V(7.0)},
-               lambda x, s, z: fake(x, s, z, 0, 15), name="zero_point")
+        c.case(
+            "y = fake_quantize(x, s)", {"x": F(*shape), "s": F(lo=0.01, hi=0.02)}, lambda x, s: fake(x, s, 0, -128, 127)
+        )
+        c.case(
+            "y = fake_quantize(x, s, z) {lo: 0, hi: 15}",
+            {"x": F(*shape), "s": F(lo=0.1, hi=0.3), "z": V(7.0)},
+            lambda x, s, z: fake(x, s, z, 0, 15),
+            name="zero_point",
+        )
     for axis in (0, 1, -1):
         n = (3, 4, 2)[axis]
-        c.case(f"y = fake_quantize(x, s, z) {{lo: -8, hi: 7, axis: {axis}}}",
-               {"x": F(3, 4, 2, lo=-3, hi=3), "s": F(n, lo=0.1, hi=0.5), "z": Draw(lambda g: torch.randint(-2, 3, (n,), generator=g).double())},
-               lambda x, s, z: fake(x, s, z, -8, 7, axis), name="axis")
-    c.case("y = fake_quantize(x, s, z) {lo: 0, hi: 255}", {"x": F(4, 4, dtype=torch.float32), "s": torch.tensor(0.0078125), "z": torch.tensor(128.0)},
-           lambda x, s, z: torch.fake_quantize_per_tensor_affine(x, s, z.int(), 0, 255), name="torch")
-    c.case("y = fake_quantize(x, s, z) {lo: -128, hi: 127, axis: 1}",
-           {"x": F(4, 3, dtype=torch.float32), "s": torch.tensor([0.0078125, 0.015625, 0.25]), "z": torch.tensor([3.0, 0.0, -7.0])},
-           lambda x, s, z: torch.fake_quantize_per_channel_affine(x, s, z.int(), 1, -128, 127), name="torch_channels")
+        c.case(
+            f"y = fake_quantize(x, s, z) {{lo: -8, hi: 7, axis: {axis}}}",
+            {
+                "x": F(3, 4, 2, lo=-3, hi=3),
+                "s": F(n, lo=0.1, hi=0.5),
+                "z": Draw(lambda g: torch.randint(-2, 3, (n,), generator=g).double()),
+            },
+            lambda x, s, z: fake(x, s, z, -8, 7, axis),
+            name="axis",
+        )
+    c.case(
+        "y = fake_quantize(x, s, z) {lo: 0, hi: 255}",
+        {"x": F(4, 4, dtype=torch.float32), "s": torch.tensor(0.0078125), "z": torch.tensor(128.0)},
+        lambda x, s, z: torch.fake_quantize_per_tensor_affine(x, s, z.int(), 0, 255),
+        name="torch",
+    )
+    c.case(
+        "y = fake_quantize(x, s, z) {lo: -128, hi: 127, axis: 1}",
+        {
+            "x": F(4, 3, dtype=torch.float32),
+            "s": torch.tensor([0.0078125, 0.015625, 0.25]),
+            "z": torch.tensor([3.0, 0.0, -7.0]),
+        },
+        lambda x, s, z: torch.fake_quantize_per_channel_affine(x, s, z.int(), 1, -128, 127),
+        name="torch_channels",
+    )
 
     for dtype, lo, hi in [(torch.int8, -128, 127), (torch.uint8, 0, 255), (torch.int16, -32768, 32767)]:
         for axis, block in [(None, None), (1, None), (-1, 2), (0, 3)]:
             shape = (4, 5)
-            size = () if axis is None else (shape[axis],) if not block else tuple(-(-n // block) if i == axis % 2 else n for i, n in enumerate(shape))
+            size = (
+                ()
+                if axis is None
+                else (shape[axis],)
+                if not block
+                else tuple(-(-n // block) if i == axis % 2 else n for i, n in enumerate(shape))
+            )
             a = attrs(axis=axis, block=block)
             s, z = F(*size, lo=0.01, hi=0.3), I(*size, lo=0, hi=9, dtype=dtype)
-            c.case(f"y = quantize_linear(x, s, z){attrs(axis=axis, block=block, dtype=dtype)}", {"x": F(*shape, lo=-3, hi=3), "s": s, "z": z},
-                   lambda x, s, z: (torch.round(x / per(x, s, axis, block)) + per(x, z, axis, block)).clamp(lo, hi).to(dtype))
-            c.case(f"y = dequantize_linear(x, s, z){a}", {"x": I(*shape, lo=max(lo, -200), hi=min(hi, 200), dtype=dtype), "s": s, "z": z},
-                   lambda x, s, z: (x.double() - per(x, z, axis, block).double()) * per(x, s, axis, block))
-    c.case("y = quantize_linear(x, s)", {"x": V([0.5, 1.5, -0.5, 300.0, -300.0, 2.5]), "s": V(1.0)},
-           lambda x, s: torch.round(x).clamp(-128, 127).to(torch.int8), name="ties")
-    c.case("y = dequantize_linear(x, s)", {"x": I(5, lo=-128, hi=128, dtype=torch.int8), "s": V(0.25)}, lambda x, s: x.double() * s, name="no_zero")
+            c.case(
+                f"y = quantize_linear(x, s, z){attrs(axis=axis, block=block, dtype=dtype)}",
+                {"x": F(*shape, lo=-3, hi=3), "s": s, "z": z},
+                lambda x, s, z: (
+                    (torch.round(x / per(x, s, axis, block)) + per(x, z, axis, block)).clamp(lo, hi).to(dtype)
+                ),
+            )
+            c.case(
+                f"y = dequantize_linear(x, s, z){a}",
+                {"x": I(*shape, lo=max(lo, -200), hi=min(hi, 200), dtype=dtype), "s": s, "z": z},
+                lambda x, s, z: (x.double() - per(x, z, axis, block).double()) * per(x, s, axis, block),
+            )
+    c.case(
+        "y = quantize_linear(x, s)",
+        {"x": V([0.5, 1.5, -0.5, 300.0, -300.0, 2.5]), "s": V(1.0)},
+        lambda x, s: torch.round(x).clamp(-128, 127).to(torch.int8),
+        name="ties",
+    )
+    c.case(
+        "y = dequantize_linear(x, s)",
+        {"x": I(5, lo=-128, hi=128, dtype=torch.int8), "s": V(0.25)},
+        lambda x, s: x.double() * s,
+        name="no_zero",
+    )

@@ -53,7 +53,7 @@ def sample(logits, seed, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, stream=
     if temperature == 0:
         return logits.argmax(-1).int()
     x = logits / temperature
-    noise = gumbel(seed, logits.shape[seed.ndim - 1:], stream)
+    noise = gumbel(seed, logits.shape[seed.ndim - 1 :], stream)
     rows, noise = x.reshape(-1, x.shape[-1]), noise.expand(x.shape).reshape(-1, x.shape[-1])
     ids = []
     for row, extra in zip(rows, noise):
@@ -78,25 +78,89 @@ def cases(c):
     for s in SEEDS:
         c.case("y = random_bits(seed) {shape: [3, 7]}", {"seed": key(s)}, lambda k: bits(k, [3, 7]).to(torch.uint32))
     for shape, stream in [([9], 5), ([], -1), ([0, 2], 0), ([5], 2**40 + 3)]:
-        c.case(f"y = random_bits(seed){attrs(shape=shape, stream=stream)}", {"seed": key(SEEDS[1])}, lambda k: bits(k, shape, stream).to(torch.uint32))
-    c.case("y = random_bits(seed) {shape: [2, 3]}", {"seed": key(*SEEDS)}, lambda k: bits(k, [2, 3]).to(torch.uint32), name="seeds")
+        c.case(
+            f"y = random_bits(seed){attrs(shape=shape, stream=stream)}",
+            {"seed": key(SEEDS[1])},
+            lambda k: bits(k, shape, stream).to(torch.uint32),
+        )
+    c.case(
+        "y = random_bits(seed) {shape: [2, 3]}",
+        {"seed": key(*SEEDS)},
+        lambda k: bits(k, [2, 3]).to(torch.uint32),
+        name="seeds",
+    )
     for lo, hi, stream in [(0.0, 1.0, 0), (-2.0, 3.0, 4), (0.5, 0.5, 0)]:
-        c.case(f"y = uniform(seed){attrs(shape=[4, 5], lo=lo, hi=hi, dtype=torch.float64, stream=stream)}", {"seed": key(SEEDS[1])},
-               lambda k: lo + (hi - lo) * unit(k, [4, 5], stream))
-    for shape, mean, std, stream in [([3, 5], 0.0, 1.0, 0), ([7], 2.0, 0.5, 3), ([], 0.0, 1.0, 0), ([0], 0.0, 1.0, 0), ([2], 1.0, 0.0, 0)]:
-        c.case(f"y = normal(seed){attrs(shape=shape, mean=mean, std=std, dtype=torch.float64, stream=stream)}", {"seed": key(SEEDS[1])},
-               lambda k: normal(k, shape, stream, mean, std), rtol=1e-6, atol=1e-6)
-    c.case("y = normal(seed) {shape: [3], dtype: f64}", {"seed": key(*SEEDS)}, lambda k: normal(k, [3], 0, 0.0, 1.0), rtol=1e-6, atol=1e-6, name="seeds")
+        c.case(
+            f"y = uniform(seed){attrs(shape=[4, 5], lo=lo, hi=hi, dtype=torch.float64, stream=stream)}",
+            {"seed": key(SEEDS[1])},
+            lambda k: lo + (hi - lo) * unit(k, [4, 5], stream),
+        )
+    for shape, mean, std, stream in [
+        ([3, 5], 0.0, 1.0, 0),
+        ([7], 2.0, 0.5, 3),
+        ([], 0.0, 1.0, 0),
+        ([0], 0.0, 1.0, 0),
+        ([2], 1.0, 0.0, 0),
+    ]:
+        c.case(
+            f"y = normal(seed){attrs(shape=shape, mean=mean, std=std, dtype=torch.float64, stream=stream)}",
+            {"seed": key(SEEDS[1])},
+            lambda k: normal(k, shape, stream, mean, std),
+            rtol=1e-6,
+            atol=1e-6,
+        )
+    c.case(
+        "y = normal(seed) {shape: [3], dtype: f64}",
+        {"seed": key(*SEEDS)},
+        lambda k: normal(k, [3], 0, 0.0, 1.0),
+        rtol=1e-6,
+        atol=1e-6,
+        name="seeds",
+    )
     for shape, stream in [([3, 5], 0), ([4], 7)]:
-        c.case(f"y = gumbel(seed){attrs(shape=shape, dtype=torch.float64, stream=stream)}", {"seed": key(SEEDS[1])}, lambda k: gumbel(k, shape, stream))
+        c.case(
+            f"y = gumbel(seed){attrs(shape=shape, dtype=torch.float64, stream=stream)}",
+            {"seed": key(SEEDS[1])},
+            lambda k: gumbel(k, shape, stream),
+        )
     for p, stream in [(0.5, 0), (0.125, 2), (0.0, 0), (1.0, 0)]:
-        c.case(f"y = bernoulli(seed){attrs(shape=[5, 4], p=p, stream=stream)}", {"seed": key(SEEDS[1])}, lambda k: unit(k, [5, 4], stream) < p)
+        c.case(
+            f"y = bernoulli(seed){attrs(shape=[5, 4], p=p, stream=stream)}",
+            {"seed": key(SEEDS[1])},
+            lambda k: unit(k, [5, 4], stream) < p,
+        )
         keep = 1 - p
-        c.case(f"y = dropout(x, seed){attrs(p=p, stream=stream)}", {"x": F(5, 4), "seed": key(SEEDS[1])},
-               lambda x, k: torch.where(unit(k, [5, 4], stream) < keep, x / keep if keep else x * 0, 0.0))
-    c.case("y = dropout(x, seed) {p: 0.25}", {"x": F(3, 2, 4), "seed": key(*SEEDS)}, lambda x, k: torch.where(unit(k, [2, 4]) < 0.75, x / 0.75, 0.0), name="seeds")
-    for a in [{"temperature": 0.0}, {}, {"temperature": 0.7, "stream": 3}, {"top_k": 2}, {"top_k": 1}, {"top_p": 0.6}, {"min_p": 0.3, "temperature": 1.5},
-              {"temperature": 0.9, "top_k": 5, "top_p": 0.9, "min_p": 0.05, "stream": 1}, {"top_p": 0.01}]:
+        c.case(
+            f"y = dropout(x, seed){attrs(p=p, stream=stream)}",
+            {"x": F(5, 4), "seed": key(SEEDS[1])},
+            lambda x, k: torch.where(unit(k, [5, 4], stream) < keep, x / keep if keep else x * 0, 0.0),
+        )
+    c.case(
+        "y = dropout(x, seed) {p: 0.25}",
+        {"x": F(3, 2, 4), "seed": key(*SEEDS)},
+        lambda x, k: torch.where(unit(k, [2, 4]) < 0.75, x / 0.75, 0.0),
+        name="seeds",
+    )
+    for a in [
+        {"temperature": 0.0},
+        {},
+        {"temperature": 0.7, "stream": 3},
+        {"top_k": 2},
+        {"top_k": 1},
+        {"top_p": 0.6},
+        {"min_p": 0.3, "temperature": 1.5},
+        {"temperature": 0.9, "top_k": 5, "top_p": 0.9, "min_p": 0.05, "stream": 1},
+        {"top_p": 0.01},
+    ]:
         for shape in [(2, 3, 7), (9,)]:
-            c.case(f"y = sample(x, seed){attrs(**a)}", {"x": F(*shape, lo=-3, hi=3), "seed": key(SEEDS[1])}, lambda x, k: sample(x.detach(), k, **a))
-        c.case(f"y = sample(x, seed){attrs(**a)}", {"x": F(3, 4, 5, lo=-3, hi=3), "seed": key(*SEEDS)}, lambda x, k: sample(x.detach(), k, **a), name="seeds")
+            c.case(
+                f"y = sample(x, seed){attrs(**a)}",
+                {"x": F(*shape, lo=-3, hi=3), "seed": key(SEEDS[1])},
+                lambda x, k: sample(x.detach(), k, **a),
+            )
+        c.case(
+            f"y = sample(x, seed){attrs(**a)}",
+            {"x": F(3, 4, 5, lo=-3, hi=3), "seed": key(*SEEDS)},
+            lambda x, k: sample(x.detach(), k, **a),
+            name="seeds",
+        )

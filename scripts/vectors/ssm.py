@@ -57,8 +57,12 @@ def causal_conv(x, w, bias=None, state=None, silu=False):
     k = w.shape[1]
     past = torch.zeros(x.shape[0], k - 1, x.shape[2], dtype=x.dtype) if state is None else state
     whole = torch.cat([past, x], 1)
-    y = N.conv1d(whole.transpose(1, 2), w[:, None, :], bias, groups=w.shape[0]).transpose(1, 2) if x.shape[1] else x + 0 * w.sum()
-    return N.silu(y) if silu else y, whole[:, whole.shape[1] - (k - 1):] + 0
+    y = (
+        N.conv1d(whole.transpose(1, 2), w[:, None, :], bias, groups=w.shape[0]).transpose(1, 2)
+        if x.shape[1]
+        else x + 0 * w.sum()
+    )
+    return N.silu(y) if silu else y, whole[:, whole.shape[1] - (k - 1) :] + 0
 
 
 def operands(required, optional, given):
@@ -86,9 +90,11 @@ def family(c, op, fn, shapes, optional, last, variants):
 
 def gradient_op(c, op, fn, shapes, dy, dlast):
     """The gradient op with all operands, and its own gradient against the second derivative."""
+
     def run(dy, *rest):
         *xs, dlast = rest
         return torch.autograd.grad(fn(*xs), xs, [dy, dlast], create_graph=True)
+
     outs = [f"d{k}" for k in shapes]
     c.case(f"{', '.join(outs)} = {op}(dy, {', '.join(shapes)}, dlast)", {"dy": dy} | shapes | {"dlast": dlast}, run)
 
@@ -96,31 +102,157 @@ def gradient_op(c, op, fn, shapes, dy, dlast):
 def cases(c):
     everything = ["d", "z", "delta_bias", "state"]
     for b, s, h, n in [(1, 4, 3, 2), (2, 3, 1, 5), (1, 1, 2, 3), (2, 7, 2, 1), (1, 0, 2, 2), (1, 33, 1, 2)]:
-        shapes = {"x": F(b, s, h), "delta": F(b, s, h, lo=0.05, hi=1), "a": F(h, n, lo=-2, hi=-0.1), "b": F(b, s, n), "c": F(b, s, n), "d": F(h),
-                  "z": F(b, s, h), "delta_bias": F(h, lo=-0.5, hi=0.5), "state": F(b, h, n)}
-        family(c, "selective_scan", selective_scan, shapes, everything, "last",
-               [([], {}), (["d"], {}), (["z"], {}), (["state"], {}), (["delta_bias"], {"softplus": True}), (everything, {"softplus": True}), (everything, {})])
+        shapes = {
+            "x": F(b, s, h),
+            "delta": F(b, s, h, lo=0.05, hi=1),
+            "a": F(h, n, lo=-2, hi=-0.1),
+            "b": F(b, s, n),
+            "c": F(b, s, n),
+            "d": F(h),
+            "z": F(b, s, h),
+            "delta_bias": F(h, lo=-0.5, hi=0.5),
+            "state": F(b, h, n),
+        }
+        family(
+            c,
+            "selective_scan",
+            selective_scan,
+            shapes,
+            everything,
+            "last",
+            [
+                ([], {}),
+                (["d"], {}),
+                (["z"], {}),
+                (["state"], {}),
+                (["delta_bias"], {"softplus": True}),
+                (everything, {"softplus": True}),
+                (everything, {}),
+            ],
+        )
     everything = ["d", "z", "dt_bias", "state"]
-    for b, s, h, p, g, n in [(1, 4, 2, 3, 1, 2), (2, 3, 4, 1, 2, 3), (1, 1, 2, 2, 2, 2), (1, 9, 3, 2, 3, 1), (1, 0, 2, 2, 1, 2)]:
-        shapes = {"x": F(b, s, h, p), "dt": F(b, s, h, lo=0.05, hi=1), "a": F(h, lo=-2, hi=-0.1), "b": F(b, s, g, n), "c": F(b, s, g, n), "d": F(h),
-                  "z": F(b, s, h, p), "dt_bias": F(h, lo=-0.5, hi=0.5), "state": F(b, h, p, n)}
-        family(c, "ssd", ssd, shapes, everything, "last",
-               [([], {}), (["d", "z"], {}), (["state"], {}), (["dt_bias"], {"softplus": True}), (everything, {"softplus": True})])
-    for b, s, hk, hv, dk, dv in [(1, 4, 2, 2, 3, 2), (2, 3, 1, 1, 2, 4), (1, 1, 2, 2, 1, 1), (1, 5, 1, 2, 2, 2), (1, 0, 1, 1, 2, 2)]:
-        shapes = {"q": F(b, s, hk, dk), "k": F(b, s, hk, dk), "v": F(b, s, hv, dv), "g": F(b, s, hv, lo=-1, hi=-0.01), "beta": F(b, s, hv, lo=0.1, hi=0.9),
-                  "state": F(b, hv, dk, dv)}
-        family(c, "gated_delta_net", delta_net, shapes, ["state"], "last",
-               [([], {}), (["state"], {}), ([], {"scale": 0.5}), (["state"], {"normalize": True}), ([], {"scale": 1.0, "normalize": True})])
+    for b, s, h, p, g, n in [
+        (1, 4, 2, 3, 1, 2),
+        (2, 3, 4, 1, 2, 3),
+        (1, 1, 2, 2, 2, 2),
+        (1, 9, 3, 2, 3, 1),
+        (1, 0, 2, 2, 1, 2),
+    ]:
+        shapes = {
+            "x": F(b, s, h, p),
+            "dt": F(b, s, h, lo=0.05, hi=1),
+            "a": F(h, lo=-2, hi=-0.1),
+            "b": F(b, s, g, n),
+            "c": F(b, s, g, n),
+            "d": F(h),
+            "z": F(b, s, h, p),
+            "dt_bias": F(h, lo=-0.5, hi=0.5),
+            "state": F(b, h, p, n),
+        }
+        family(
+            c,
+            "ssd",
+            ssd,
+            shapes,
+            everything,
+            "last",
+            [
+                ([], {}),
+                (["d", "z"], {}),
+                (["state"], {}),
+                (["dt_bias"], {"softplus": True}),
+                (everything, {"softplus": True}),
+            ],
+        )
+    for b, s, hk, hv, dk, dv in [
+        (1, 4, 2, 2, 3, 2),
+        (2, 3, 1, 1, 2, 4),
+        (1, 1, 2, 2, 1, 1),
+        (1, 5, 1, 2, 2, 2),
+        (1, 0, 1, 1, 2, 2),
+    ]:
+        shapes = {
+            "q": F(b, s, hk, dk),
+            "k": F(b, s, hk, dk),
+            "v": F(b, s, hv, dv),
+            "g": F(b, s, hv, lo=-1, hi=-0.01),
+            "beta": F(b, s, hv, lo=0.1, hi=0.9),
+            "state": F(b, hv, dk, dv),
+        }
+        family(
+            c,
+            "gated_delta_net",
+            delta_net,
+            shapes,
+            ["state"],
+            "last",
+            [
+                ([], {}),
+                (["state"], {}),
+                ([], {"scale": 0.5}),
+                (["state"], {"normalize": True}),
+                ([], {"scale": 1.0, "normalize": True}),
+            ],
+        )
     for b, s, ch, k in [(1, 5, 2, 3), (2, 4, 3, 4), (2, 1, 1, 4), (1, 3, 2, 1), (1, 2, 1, 20), (1, 0, 2, 3)]:
         shapes = {"x": F(b, s, ch), "w": F(ch, k), "bias": F(ch), "state": F(b, k - 1, ch)}
-        family(c, "causal_conv1d", causal_conv, shapes, ["bias", "state"], "last",
-               [([], {}), (["bias"], {}), (["state"], {"silu": True}), (["bias", "state"], {"silu": True})])
-    gradient_op(c, "selective_scan_grad", selective_scan,
-                {"x": F(1, 3, 2), "delta": F(1, 3, 2, lo=0.05, hi=1), "a": F(2, 2, lo=-2, hi=-0.1), "b": F(1, 3, 2), "c": F(1, 3, 2), "d": F(2), "z": F(1, 3, 2),
-                 "delta_bias": F(2), "state": F(1, 2, 2)}, F(1, 3, 2), F(1, 2, 2))
-    gradient_op(c, "ssd_grad", ssd,
-                {"x": F(1, 3, 2, 2), "dt": F(1, 3, 2, lo=0.05, hi=1), "a": F(2, lo=-2, hi=-0.1), "b": F(1, 3, 1, 2), "c": F(1, 3, 1, 2), "d": F(2),
-                 "z": F(1, 3, 2, 2), "dt_bias": F(2), "state": F(1, 2, 2, 2)}, F(1, 3, 2, 2), F(1, 2, 2, 2))
-    gradient_op(c, "gated_delta_net_grad", delta_net,
-                {"q": F(1, 3, 1, 2), "k": F(1, 3, 1, 2), "v": F(1, 3, 2, 2), "g": F(1, 3, 2, lo=-1, hi=-0.1), "beta": F(1, 3, 2, lo=0.1, hi=0.9),
-                 "state": F(1, 2, 2, 2)}, F(1, 3, 2, 2), F(1, 2, 2, 2))
+        family(
+            c,
+            "causal_conv1d",
+            causal_conv,
+            shapes,
+            ["bias", "state"],
+            "last",
+            [([], {}), (["bias"], {}), (["state"], {"silu": True}), (["bias", "state"], {"silu": True})],
+        )
+    gradient_op(
+        c,
+        "selective_scan_grad",
+        selective_scan,
+        {
+            "x": F(1, 3, 2),
+            "delta": F(1, 3, 2, lo=0.05, hi=1),
+            "a": F(2, 2, lo=-2, hi=-0.1),
+            "b": F(1, 3, 2),
+            "c": F(1, 3, 2),
+            "d": F(2),
+            "z": F(1, 3, 2),
+            "delta_bias": F(2),
+            "state": F(1, 2, 2),
+        },
+        F(1, 3, 2),
+        F(1, 2, 2),
+    )
+    gradient_op(
+        c,
+        "ssd_grad",
+        ssd,
+        {
+            "x": F(1, 3, 2, 2),
+            "dt": F(1, 3, 2, lo=0.05, hi=1),
+            "a": F(2, lo=-2, hi=-0.1),
+            "b": F(1, 3, 1, 2),
+            "c": F(1, 3, 1, 2),
+            "d": F(2),
+            "z": F(1, 3, 2, 2),
+            "dt_bias": F(2),
+            "state": F(1, 2, 2, 2),
+        },
+        F(1, 3, 2, 2),
+        F(1, 2, 2, 2),
+    )
+    gradient_op(
+        c,
+        "gated_delta_net_grad",
+        delta_net,
+        {
+            "q": F(1, 3, 1, 2),
+            "k": F(1, 3, 1, 2),
+            "v": F(1, 3, 2, 2),
+            "g": F(1, 3, 2, lo=-1, hi=-0.1),
+            "beta": F(1, 3, 2, lo=0.1, hi=0.9),
+            "state": F(1, 2, 2, 2),
+        },
+        F(1, 3, 2, 2),
+        F(1, 2, 2, 2),
+    )

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use rlx_conformance::vectors::{self, Case};
+use rlx_ir::attr::AttrValue;
+use rlx_ir::op::Arity;
 use rlx_ir::{Func, Tensor};
 use std::collections::BTreeSet;
 
@@ -107,4 +109,39 @@ fn every_op_is_checked() {
     assert!(missing.is_empty(), "ops that no case checks: {missing:?}");
     let stale: Vec<&&str> = named.iter().filter(|op| !all.contains(*op)).collect();
     assert!(stale.is_empty(), "no such ops: {stale:?}");
+}
+
+/// Notes that an attribute of an op had another value than its default, and that an operand was given or left out.
+fn note(f: &Func, into: &mut BTreeSet<String>) {
+    for node in &f.nodes {
+        for (spec, value) in node.op.attrs.iter().zip(&node.attrs) {
+            if spec.default.is_none_or(|d| d() != *value) && *value != AttrValue::Absent {
+                into.insert(format!("{}.{} changed", node.op.name, spec.name));
+            }
+        }
+        for (i, spec) in node.op.operands.iter().enumerate() {
+            let given = node.operands.get(i).is_some_and(Option::is_some);
+            into.insert(format!("{}.{} {}", node.op.name, spec.name, if given { "given" } else { "left out" }));
+        }
+        node.regions.iter().for_each(|r| note(r, into));
+    }
+}
+
+#[test]
+fn every_attribute_and_operand_is_checked() {
+    let mut seen = BTreeSet::new();
+    for name in vectors::families().unwrap() {
+        vectors::load(&name).unwrap().iter().filter_map(|c| c.func().ok()).for_each(|f| note(&f, &mut seen));
+    }
+    let mut missing = Vec::new();
+    let direct = |d: &&&rlx_ir::op::OpDef| seen.iter().any(|s| s.starts_with(&format!("{}.", d.name)));
+    for op in rlx_ir::ops::all().iter().filter(direct) {
+        let mut want = |what: String| if !seen.contains(&what) { missing.push(what) };
+        op.attrs.iter().for_each(|a| want(format!("{}.{} changed", op.name, a.name)));
+        for o in op.operands.iter().filter(|o| o.arity == Arity::Optional) {
+            want(format!("{}.{} given", op.name, o.name));
+            want(format!("{}.{} left out", op.name, o.name));
+        }
+    }
+    assert!(missing.is_empty(), "never so in any case:\n{}", missing.join("\n"));
 }

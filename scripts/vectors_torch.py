@@ -10,6 +10,7 @@ written. The same version of PyTorch writes the same bytes.
 
 import importlib
 import sys
+import warnings
 from pathlib import Path
 
 import torch
@@ -46,6 +47,7 @@ FAMILIES = [
 def main():
     out = Path(sys.argv[1] if len(sys.argv) > 1 else "vectors") / "torch"
     out.mkdir(parents=True, exist_ok=True)
+    warnings.simplefilter("ignore")  # what PyTorch warns of is here on purpose
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     total, size = 0, 0

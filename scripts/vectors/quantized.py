@@ -162,6 +162,12 @@ def cases(c):
             lambda x, w, e: torch.stack([x[i] @ w[j] for i, j in enumerate(e.tolist())]),
             name=scheme,
         )
+        c.case(
+            "y = dequant_matmul_grouped(x, w, e) {transpose: true}",
+            {"x": F(4, 2), "w": w, "e": V([2, 0, 2, 1], torch.int32)},
+            lambda x, w, e: torch.stack([x[i] @ w[j].T for i, j in enumerate(e.tolist())]),
+            name=f"{scheme}.transposed",
+        )
     for scheme in ROWS:
         k = 64 if scheme.startswith("q") else 7
         for n in (1, 3):

@@ -67,7 +67,11 @@ pub fn load(family: &str) -> Result<Vec<Case>, String> {
         tensors.entry(n).or_default().insert(rest.to_string(), t);
     }
     let case = |(n, v): (usize, &serde_json::Value)| Case::read(v, tensors.remove(&n).unwrap_or_default());
-    list.iter().enumerate().map(case).collect::<Option<_>>().ok_or_else(|| format!("{family}: a case is malformed"))
+    list.iter()
+        .enumerate()
+        .map(case)
+        .collect::<Option<_>>()
+        .ok_or_else(|| format!("{family}: a case is malformed"))
 }
 
 fn dtype(d: Dtype) -> Result<DType, String> {
@@ -120,10 +124,8 @@ impl Case {
         if self.wrt.is_empty() {
             return Ok(None);
         }
-        let names = |v: &'_ [String]| v.iter().map(String::clone).collect::<Vec<_>>();
-        let (diff, wrt) = (names(&self.diff), names(&self.wrt));
-        let diff: Vec<&str> = diff.iter().map(String::as_str).collect();
-        let wrt: Vec<&str> = wrt.iter().map(String::as_str).collect();
+        let diff: Vec<&str> = self.diff.iter().map(String::as_str).collect();
+        let wrt: Vec<&str> = self.wrt.iter().map(String::as_str).collect();
         rlx_ir::transform::vjp(f, &diff, &wrt).map(Some).map_err(|e| format!("has no gradient: {e}"))
     }
 
@@ -149,7 +151,10 @@ impl Case {
         for (name, t) in wanted {
             let key = format!("{output}{name}");
             for (rank, outputs) in results.iter().enumerate() {
-                let got = outputs.iter().find(|(n, _)| *n == key).ok_or_else(|| format!("there is no output {key}"))?;
+                let got = outputs
+                    .iter()
+                    .find(|(n, _)| *n == key)
+                    .ok_or_else(|| format!("there is no output {key}"))?;
                 self.close(&got.1, &self.of_rank(t, rank)?).map_err(|e| match self.ranks {
                     1 => format!("{want}{name}: {e}"),
                     _ => format!("{want}{name} of rank {rank}: {e}"),
@@ -208,7 +213,9 @@ impl Case {
         let largest = want.iter().filter(|w| w.is_finite()).fold(0.0f64, |m, w| m.max(w.abs()));
         let error = |(g, w): (&f64, &f64)| match (g - w).abs() {
             _ if g == w || (g.is_nan() && w.is_nan()) => 0.0,
-            e if e.is_finite() => e / (self.rtol * w.abs() + self.atol * (1.0 + largest)).max(f64::MIN_POSITIVE),
+            e if e.is_finite() => {
+                e / (self.rtol * w.abs() + self.atol * (1.0 + largest)).max(f64::MIN_POSITIVE)
+            }
             _ => f64::INFINITY,
         };
         let errors = got_values.iter().zip(&want).map(error).enumerate();
@@ -216,7 +223,10 @@ impl Case {
             Some((i, e)) if e > 1.0 => {
                 let (g, w) = (got_values[i], want[i]);
                 let at = place(got.shape(), i);
-                Err(format!("element {at}: {g:e}, want {w:e}: off by {:e}, {e:.1} times too much", (g - w).abs()))
+                Err(format!(
+                    "element {at}: {g:e}, want {w:e}: off by {:e}, {e:.1} times too much",
+                    (g - w).abs()
+                ))
             }
             _ => Ok(()),
         }

@@ -19,13 +19,22 @@ fn family(name: &str) {
     assert!(!cases.is_empty(), "{name} has no cases");
     let failure = |c: &Case| c.check().err().map(|e| format!("{}: {e}\n    {}", c.name, body(&c.text)));
     let failures: Vec<String> = cases.iter().filter_map(failure).collect();
-    assert!(failures.is_empty(), "{} of {} cases fail:\n{}", failures.len(), cases.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} of {} cases fail:\n{}",
+        failures.len(),
+        cases.len(),
+        failures.join("\n")
+    );
 }
 
 /// The lines of the graph that say something.
 fn body(text: &str) -> String {
     let lines = text.lines().map(str::trim);
-    lines.filter(|l| l.contains('=') && !l.starts_with("output") || l.starts_with("input")).collect::<Vec<_>>().join("; ")
+    lines
+        .filter(|l| l.contains('=') && !l.starts_with("output") || l.starts_with("input"))
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 macro_rules! families {
@@ -67,8 +76,12 @@ fn wrong_vectors_are_noticed() {
     let (mut tried, mut blind) = (0, Vec::new());
     for name in vectors::families().unwrap() {
         for mut case in vectors::load(&name).unwrap() {
-            let results: Vec<String> =
-                case.tensors.keys().filter(|k| k.starts_with("out.") || k.starts_with("grad.")).cloned().collect();
+            let results: Vec<String> = case
+                .tensors
+                .keys()
+                .filter(|k| k.starts_with("out.") || k.starts_with("grad."))
+                .cloned()
+                .collect();
             for key in results {
                 let Some(wrong) = spoilt(&case.tensors[&key]) else { continue };
                 let right = case.tensors.insert(key.clone(), wrong).unwrap();
@@ -84,6 +97,13 @@ fn wrong_vectors_are_noticed() {
     assert!(tried > 3000, "{tried} results");
 }
 
+/// The graph of a case, and the one with its gradients.
+fn graphs(case: &Case) -> Vec<Func> {
+    let Ok(f) = case.func() else { return Vec::new() };
+    let gradient = case.gradient(&f).ok().flatten();
+    std::iter::once(f).chain(gradient).collect()
+}
+
 fn collect(f: &Func, into: &mut BTreeSet<&'static str>) {
     for node in &f.nodes {
         into.insert(node.op.name);
@@ -96,11 +116,7 @@ fn every_op_is_checked() {
     let mut seen = BTreeSet::new();
     for name in vectors::families().unwrap() {
         for case in vectors::load(&name).unwrap() {
-            let Ok(f) = case.func() else { continue };
-            collect(&f, &mut seen);
-            if let Ok(Some(g)) = case.gradient(&f) {
-                collect(&g, &mut seen);
-            }
+            graphs(&case).iter().for_each(|f| collect(f, &mut seen));
         }
     }
     let named: BTreeSet<&str> = WITHOUT_MEANING.iter().map(|(op, _)| *op).collect();
@@ -121,7 +137,12 @@ fn note(f: &Func, into: &mut BTreeSet<String>) {
         }
         for (i, spec) in node.op.operands.iter().enumerate() {
             let given = node.operands.get(i).is_some_and(Option::is_some);
-            into.insert(format!("{}.{} {}", node.op.name, spec.name, if given { "given" } else { "left out" }));
+            into.insert(format!(
+                "{}.{} {}",
+                node.op.name,
+                spec.name,
+                if given { "given" } else { "left out" }
+            ));
         }
         node.regions.iter().for_each(|r| note(r, into));
     }
@@ -131,12 +152,18 @@ fn note(f: &Func, into: &mut BTreeSet<String>) {
 fn every_attribute_and_operand_is_checked() {
     let mut seen = BTreeSet::new();
     for name in vectors::families().unwrap() {
-        vectors::load(&name).unwrap().iter().filter_map(|c| c.func().ok()).for_each(|f| note(&f, &mut seen));
+        for case in vectors::load(&name).unwrap() {
+            graphs(&case).iter().for_each(|f| note(f, &mut seen));
+        }
     }
     let mut missing = Vec::new();
     let direct = |d: &&&rlx_ir::op::OpDef| seen.iter().any(|s| s.starts_with(&format!("{}.", d.name)));
     for op in rlx_ir::ops::all().iter().filter(direct) {
-        let mut want = |what: String| if !seen.contains(&what) { missing.push(what) };
+        let mut want = |what: String| {
+            if !seen.contains(&what) {
+                missing.push(what)
+            }
+        };
         op.attrs.iter().for_each(|a| want(format!("{}.{} changed", op.name, a.name)));
         for o in op.operands.iter().filter(|o| o.arity == Arity::Optional) {
             want(format!("{}.{} given", op.name, o.name));

@@ -11,7 +11,10 @@ fn unless<'g>(c: &VjpCx<'g>, condition: Var<'g>, value: f64) -> Grads<'g> {
 /// Samples around each kink, not at it; and the kinks and other special values.
 fn cases<A: Attributes + Clone>(s: &mut Samples, a: A, kinks: &[f64]) {
     let around = |step: f64| kinks.iter().flat_map(|k| [k - step, k + step]).collect::<Vec<_>>();
-    let near = if kinks.is_empty() { f([3, 5]).within(-2.0, 2.0) } else { f([3, 5]).values(&[around(0.3), around(0.45)].concat()) };
+    let near = match kinks.is_empty() {
+        true => f([3, 5]).within(-2.0, 2.0),
+        false => f([3, 5]).values(&[around(0.3), around(0.45)].concat()),
+    };
     s.case("matrix", a.clone(), [near]);
     s.case("scalar", a.clone(), [f([]).within(0.1, 0.2)]);
     s.case("empty", a.clone(), [f([0, 3])]);
@@ -48,7 +51,10 @@ ops! {
     each = |c, a| Ok(vec![c.x(0).greater(0.0).select(c.x(0), c.x(0) * a.slope)]);
     vjp = |c, a| Ok([c.x(0).greater(0.0).select(c.dy(0), c.dy(0) * a.slope)].into());
     onnx = ["LeakyRelu"];
-    samples = |s| { cases(s, LeakyRelu { slope: 0.01 }, &[0.0]); s.case("steep", LeakyRelu { slope: 0.3 }, [f([4]).within(-2.0, -0.1)]); };
+    samples = |s| {
+        cases(s, LeakyRelu { slope: 0.01 }, &[0.0]);
+        s.case("steep", LeakyRelu { slope: 0.3 }, [f([4]).within(-2.0, -0.1)]);
+    };
 
     /// x where x > 0, else slope · x, with a slope that is data and broadcasts.
     prelu: Prelu(x: Float, slope: Float) -> y;
@@ -73,7 +79,10 @@ ops! {
         Ok([c.dy(0) * x.less_equal(0.0).select(x.minimum(0.0).exp() * a.alpha, x.scalar(1.0))].into())
     };
     onnx = ["Elu"];
-    samples = |s| { cases(s, Elu { alpha: 1.0 }, &[0.0]); s.case("alpha", Elu { alpha: 0.5 }, [f([4]).within(-2.0, -0.1)]); };
+    samples = |s| {
+        cases(s, Elu { alpha: 1.0 }, &[0.0]);
+        s.case("alpha", Elu { alpha: 0.5 }, [f([4]).within(-2.0, -0.1)]);
+    };
 
     /// 1.0507 · elu(x) with alpha 1.6733: activations keep mean 0 and variance 1.
     selu: Selu(x: Float) -> y;
@@ -97,7 +106,10 @@ ops! {
         Ok([c.dy(0) * x.less_equal(0.0).select((x.minimum(0.0) / a.alpha).exp(), x.scalar(1.0))].into())
     };
     onnx = ["Celu"];
-    samples = |s| { cases(s, Celu { alpha: 1.0 }, &[0.0]); s.case("alpha", Celu { alpha: 0.5 }, [f([4]).within(-2.0, -0.1)]); };
+    samples = |s| {
+        cases(s, Celu { alpha: 1.0 }, &[0.0]);
+        s.case("alpha", Celu { alpha: 0.5 }, [f([4]).within(-2.0, -0.1)]);
+    };
 
     /// x · sigmoid(x), also called swish.
     silu: Silu(x: Float) -> y;
@@ -122,7 +134,8 @@ ops! {
     samples = |s| cases(s, Gelu {}, &[]);
     tolerance = tol(2e-5, 4e-3, 3e-2);
 
-    /// gelu approximated by x/2 · (1 + tanh(√(2/π) · (x + 0.044715 · x³))), which is x · sigmoid of twice that angle.
+    /// gelu approximated by x/2 · (1 + tanh(√(2/π) · (x + 0.044715 · x³))), which is x · sigmoid of twice the
+    /// same.
     gelu_tanh: GeluTanh(x: Float) -> y;
     each = |c, _| Ok(vec![c.x(0) * gelu_angle(c.x(0)).sigmoid()]);
     vjp = |c, _| {
@@ -271,8 +284,8 @@ ops! {
     infer = |c, a| {
         let (x, axis) = (c.ty(0)?, c.axis(0, a.axis)?);
         let n = c.dim(0, axis)?;
-        let half = n.exact_div(&2.into());
-        let half = half.ok_or_else(|| c.fail(Code::Dim, 2, format!("axis {axis} is {n}")).operand("x").axis(axis))?;
+        let odd = || c.fail(Code::Dim, 2, format!("axis {axis} is {n}")).operand("x").axis(axis);
+        let half = n.exact_div(&2.into()).ok_or_else(odd)?;
         let sized = |(i, d): (usize, &Dim)| if i == axis { half.clone() } else { d.clone() };
         Ok(vec![x.with_shape(x.shape.iter().enumerate().map(sized).collect::<Shape>())])
     };

@@ -44,7 +44,8 @@ ops! {
     infer = |c, a| {
         let x = c.ty(0)?;
         if a.repeats.len() != x.rank() {
-            return Err(c.fail(Code::Rank, 1, format!("{} entries for {} axes", a.repeats.len(), x.rank())).operand("x"));
+            let text = format!("{} entries for {} axes", a.repeats.len(), x.rank());
+            return Err(c.fail(Code::Rank, 1, text).operand("x"));
         }
         if let Some((i, r)) = a.repeats.iter().enumerate().find(|(_, r)| **r < 0) {
             return Err(c.fail(Code::Attribute, 2, format!("{r} times")).operand("x").axis(i));
@@ -57,7 +58,8 @@ ops! {
             let mut shape = y.shape();
             let (outer, inner) = shape.split_at(axis);
             let (outer, inner) = (product(outer), product(inner));
-            let copies = y.reshape([outer.clone(), 1.into(), inner.clone()]).broadcast([outer, (*r).into(), inner]);
+            let one = y.reshape([outer.clone(), 1.into(), inner.clone()]);
+            let copies = one.broadcast([outer, (*r).into(), inner]);
             if let Some(d) = shape.get_mut(axis) {
                 *d = &*d * *r;
             }
@@ -75,12 +77,13 @@ ops! {
         s.case("scalar", Tile { repeats: vec![] }, [f([])]);
     };
 
-    /// x with `lo[i]` elements before axis i and `hi[i]` after it, taken from x: its edge, its mirror image, or its other end.
+    /// x with `lo[i]` elements before axis i and `hi[i]` after it, taken from x: its edge, its mirror image,
+    /// or its other end.
     pad_mode: PadWith(x: Any) { lo: Dims, hi: Dims, mode: PadMode } -> y;
     constraints = [
         "lo and hi have an entry for every axis of x",
         "no entry is negative",
-        "an axis that grows has 1 element at least (edge), as many as it grows by (wrap), or 1 more (reflect)",
+        "an axis that grows has 1 element at least (edge), as many as are added (wrap), or 1 more (reflect)",
     ];
     infer = |c, a| {
         let x = c.ty(0)?;
@@ -100,7 +103,8 @@ ops! {
                     PadMode::Wrap => d - by,
                 };
                 if spare.upper().is_none_or(|u| u < 0) {
-                    return Err(c.fail(Code::Size, 3, format!("{d} elements grow by {by}")).operand("x").axis(i));
+                    let text = format!("{d} elements cannot grow by {by}");
+                    return Err(c.fail(Code::Size, 3, text).operand("x").axis(i));
                 }
             }
             shape.push(d + lo + hi);
@@ -112,19 +116,19 @@ ops! {
         Ok(vec![bounds.fold(c.x(0), |y, (i, (lo, hi))| padded(y, i as i64, lo, hi, a.mode))])
     };
     vmap = |c, a| {
-        let lead = |rest: &Dims| std::iter::once(Dim::constant(0)).chain(rest.iter().cloned()).collect::<Vec<_>>();
+        let lead = |rest: &Dims| [&[Dim::constant(0)], &rest[..]].concat();
         Ok(vec![c.x(0).pad_mode(lead(&a.lo), lead(&a.hi), a.mode)])
     };
     onnx = ["Pad"];
     samples = |s| {
         s.case("edge", PadWith { lo: [1, 0].into(), hi: [2, 3].into(), mode: PadMode::Edge }, [f([2, 1])]);
-        s.case("reflect", PadWith { lo: [2, 0].into(), hi: [1, 1].into(), mode: PadMode::Reflect }, [f([3, 2])]);
+        s.case("mirror", PadWith { lo: [2].into(), hi: [1].into(), mode: PadMode::Reflect }, [f([3])]);
         s.case("wrap", PadWith { lo: [3].into(), hi: [1].into(), mode: PadMode::Wrap }, [f([3])]);
         s.case("nothing", PadWith { lo: [0].into(), hi: [0].into(), mode: PadMode::Reflect }, [f([0])]);
     };
 
-    /// The elements of an axis moved `shift` places toward its end; what falls off comes in at the start. A negative shift
-    /// moves toward the start.
+    /// The elements of an axis moved `shift` places toward its end; what falls off comes in at the start. A
+    /// negative shift moves toward the start.
     roll: Roll(x: Any) { shift: i64, axis: i64 } -> y;
     constraints = ["the axis exists", "shift is within ±2^53"];
     infer = |c, a| {

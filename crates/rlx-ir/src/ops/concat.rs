@@ -58,7 +58,12 @@ ops! {
 
     /// x cut along an axis into parts of the given sizes.
     split: Split(x: Any) { axis: i64, sizes: Dims } -> [parts];
-    constraints = ["the axis exists", "there is at least one part", "no size is negative", "the sizes add up to the axis"];
+    constraints = [
+        "the axis exists",
+        "there is at least one part",
+        "no size is negative",
+        "the sizes add up to the axis",
+    ];
     infer = |c, a| {
         let (x, axis) = (c.ty(0)?, c.axis(0, a.axis)?);
         if a.sizes.is_empty() {

@@ -1,6 +1,7 @@
 //! Running totals along an axis, and the linear recurrence that their gradients are made of.
 //!
-//! `exclusive` leaves out the element itself, so that a line starts with the total of nothing; `reverse` runs from the end.
+//! `exclusive` leaves out the element itself, so that a line starts with the total of nothing; `reverse` runs
+//! from the end.
 
 use crate::prelude::*;
 
@@ -26,7 +27,7 @@ fn lines(e: &Eval<'_>, axis: i64, reverse: bool, f: impl Fn(&[usize]) -> Vec<Num
     let n = x.shape().get(axis).copied().unwrap_or(1);
     let inner: usize = x.shape().iter().skip(axis + 1).product();
     let mut out = vec![Num::I(0); x.len()];
-    for first in (0..x.len()).filter(|i| (i / inner.max(1)) % n.max(1) == 0) {
+    for first in (0..x.len()).filter(|i| (i / inner.max(1)).is_multiple_of(n.max(1))) {
         let mut line: Vec<usize> = (0..n).map(|i| first + i * inner).collect();
         if reverse {
             line.reverse();
@@ -48,6 +49,12 @@ struct Line {
     reverse: bool,
 }
 
+impl Line {
+    fn new(axis: i64, exclusive: bool, reverse: bool) -> Line {
+        Line { axis, exclusive, reverse }
+    }
+}
+
 /// The element that follows each in the order of the run; `last` after the last one.
 fn following<'g>(x: Var<'g>, axis: i64, reverse: bool, last: f64) -> Result<Var<'g>> {
     let rank = x.rank();
@@ -63,9 +70,10 @@ fn inclusive<'g>(dy: Var<'g>, a: &Line) -> Result<Var<'g>> {
     if a.exclusive { following(dy, a.axis, a.reverse, 0.0) } else { Ok(dy) }
 }
 
-/// The gradient of a running maximum or minimum: each total's goes to the element that set it, the latest of equal ones.
-fn to_setter<'g>(x: Var<'g>, before: Var<'g>, dy: Var<'g>, a: &Line, beats: fn(Var<'g>, Var<'g>) -> Var<'g>) -> Result<Var<'g>> {
-    let sets = beats(x, before).or(x.is_nan());
+/// The gradient of a running maximum or minimum: each total's goes to the element that set it. `beats`:
+/// whether an element is at least as good as the total before it.
+fn to_setter<'g>(x: Var<'g>, beats: Var<'g>, dy: Var<'g>, a: &Line) -> Result<Var<'g>> {
+    let sets = beats.or(x.is_nan());
     let stays = following(1.0 - sets.cast(x.dtype()), a.axis, a.reverse, 0.0)?;
     let total = stays.linear_scan(inclusive(dy, a)?, a.axis, !a.reverse);
     Ok(sets.select(total, total.zeros_like()))
@@ -130,7 +138,7 @@ ops! {
     constraints = ["the axis exists"];
     infer = |c, a| { c.axis(0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
     eval = |e, a| {
-        let (dtype, line) = (e.x(0)?.dtype(), Line { axis: a.axis, exclusive: a.exclusive, reverse: a.reverse });
+        let (dtype, line) = (e.x(0)?.dtype(), Line::new(a.axis, a.exclusive, a.reverse));
         let zero = if dtype.is_float() { Num::F(0.0) } else { Num::I(0) };
         Ok(vec![running(e, &line, zero, |t, x| Scalar::Add.eval(dtype, &[t, x]))?])
     };
@@ -148,13 +156,13 @@ ops! {
     constraints = ["the axis exists"];
     infer = |c, a| { c.axis(0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
     eval = |e, a| {
-        let (dtype, line) = (e.x(0)?.dtype(), Line { axis: a.axis, exclusive: a.exclusive, reverse: a.reverse });
+        let (dtype, line) = (e.x(0)?.dtype(), Line::new(a.axis, a.exclusive, a.reverse));
         let one = if dtype.is_float() { Num::F(1.0) } else { Num::I(1) };
         Ok(vec![running(e, &line, one, |t, x| Scalar::Mul.eval(dtype, &[t, x]))?])
     };
     vjp = |c, a| {
-        // Element i is a factor of every total from i on: the product before i, times Σ dy[k] · x[i+1] ⋯ x[k].
-        let line = Line { axis: a.axis, exclusive: a.exclusive, reverse: a.reverse };
+        // x[i] is a factor of every total from i on: the product before i, times Σ_k dy[k] · x[i+1] ⋯ x[k].
+        let line = Line::new(a.axis, a.exclusive, a.reverse);
         let dy = inclusive(c.dy(0), &line)?;
         let after = following(c.x(0), a.axis, a.reverse, 0.0)?.linear_scan(dy, a.axis, !a.reverse);
         Ok([c.x(0).cumprod(a.axis, true, a.reverse) * after].into())
@@ -163,52 +171,55 @@ ops! {
     onnx = ["CumProd"];
     samples = |s| {
         cases(s, true, |axis, exclusive, reverse| Cumprod { axis, exclusive, reverse });
-        s.case("zeros", Cumprod { axis: 0, exclusive: false, reverse: false }, [f([5]).values(&[2.0, 0.0, 3.0, 0.0, 0.5])]);
+        let zeros = f([5]).values(&[2.0, 0.0, 3.0, 0.0, 0.5]);
+        s.case("zeros", Cumprod { axis: 0, exclusive: false, reverse: false }, [zeros]);
         s.rough("int", Cumprod { axis: 0, exclusive: false, reverse: false }, [int([4], -9, 9)]);
     };
     tolerance = tol(1e-5, 8e-3, 6e-2);
 
-    /// The running maximum; NaN from the first NaN on. The maximum of nothing is −∞, or the smallest integer. The gradient
-    /// goes to the element that set the maximum, the latest of equal ones.
+    /// The running maximum; NaN from the first NaN on. The maximum of nothing is −∞, or the smallest integer.
+    /// The gradient goes to the element that set the maximum, the latest of equal ones.
     cummax: Cummax(x: Num) { axis: i64, exclusive: bool = false, reverse: bool = false } -> y;
     constraints = ["the axis exists"];
     infer = |c, a| { c.axis(0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
     eval = |e, a| {
-        let (dtype, line) = (e.x(0)?.dtype(), Line { axis: a.axis, exclusive: a.exclusive, reverse: a.reverse });
+        let (dtype, line) = (e.x(0)?.dtype(), Line::new(a.axis, a.exclusive, a.reverse));
         let nothing = dtype.int_range().map_or(Num::F(f64::NEG_INFINITY), |r| Num::I(r.0));
         Ok(vec![running(e, &line, nothing, |t, x| Scalar::Max.eval(dtype, &[t, x]))?])
     };
     vjp = |c, a| {
-        let line = Line { axis: a.axis, exclusive: a.exclusive, reverse: a.reverse };
-        let before = c.x(0).cummax(a.axis, true, a.reverse);
-        Ok([to_setter(c.x(0), before, c.dy(0), &line, |x, y| x.greater_equal(y))?].into())
+        let line = Line::new(a.axis, a.exclusive, a.reverse);
+        let beats = c.x(0).greater_equal(c.x(0).cummax(a.axis, true, a.reverse));
+        Ok([to_setter(c.x(0), beats, c.dy(0), &line)?].into())
     };
     vmap = |c, a| Ok(vec![c.x(0).cummax(c.shift(0, a.axis)?, a.exclusive, a.reverse)]);
     samples = |s| {
         cases(s, false, |axis, exclusive, reverse| Cummax { axis, exclusive, reverse });
-        s.rough("nan", Cummax { axis: 0, exclusive: false, reverse: false }, [f([5]).values(&[1.0, 3.0, 3.0, f64::NAN, 5.0])]);
+        let nan = f([5]).values(&[1.0, 3.0, 3.0, f64::NAN, 5.0]);
+        s.rough("nan", Cummax { axis: 0, exclusive: false, reverse: false }, [nan]);
         s.rough("int", Cummax { axis: 0, exclusive: true, reverse: false }, [int([4], -9, 9)]);
     };
 
-    /// The running minimum; NaN from the first NaN on. The minimum of nothing is ∞, or the largest integer. The gradient
-    /// goes to the element that set the minimum, the latest of equal ones.
+    /// The running minimum; NaN from the first NaN on. The minimum of nothing is ∞, or the largest integer.
+    /// The gradient goes to the element that set the minimum, the latest of equal ones.
     cummin: Cummin(x: Num) { axis: i64, exclusive: bool = false, reverse: bool = false } -> y;
     constraints = ["the axis exists"];
     infer = |c, a| { c.axis(0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
     eval = |e, a| {
-        let (dtype, line) = (e.x(0)?.dtype(), Line { axis: a.axis, exclusive: a.exclusive, reverse: a.reverse });
+        let (dtype, line) = (e.x(0)?.dtype(), Line::new(a.axis, a.exclusive, a.reverse));
         let nothing = dtype.int_range().map_or(Num::F(f64::INFINITY), |r| Num::I(r.1));
         Ok(vec![running(e, &line, nothing, |t, x| Scalar::Min.eval(dtype, &[t, x]))?])
     };
     vjp = |c, a| {
-        let line = Line { axis: a.axis, exclusive: a.exclusive, reverse: a.reverse };
-        let before = c.x(0).cummin(a.axis, true, a.reverse);
-        Ok([to_setter(c.x(0), before, c.dy(0), &line, |x, y| x.less_equal(y))?].into())
+        let line = Line::new(a.axis, a.exclusive, a.reverse);
+        let beats = c.x(0).less_equal(c.x(0).cummin(a.axis, true, a.reverse));
+        Ok([to_setter(c.x(0), beats, c.dy(0), &line)?].into())
     };
     vmap = |c, a| Ok(vec![c.x(0).cummin(c.shift(0, a.axis)?, a.exclusive, a.reverse)]);
     samples = |s| {
         cases(s, false, |axis, exclusive, reverse| Cummin { axis, exclusive, reverse });
-        s.rough("nan", Cummin { axis: 0, exclusive: false, reverse: false }, [f([5]).values(&[5.0, 3.0, 3.0, f64::NAN, 1.0])]);
+        let nan = f([5]).values(&[5.0, 3.0, 3.0, f64::NAN, 1.0]);
+        s.rough("nan", Cummin { axis: 0, exclusive: false, reverse: false }, [nan]);
         s.rough("int", Cummin { axis: 0, exclusive: true, reverse: false }, [int([4], -9, 9)]);
     };
 
@@ -217,15 +228,16 @@ ops! {
     constraints = ["the axis exists"];
     infer = |c, a| { c.axis(0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
     eval = |e, a| {
-        let line = Line { axis: a.axis, exclusive: a.exclusive, reverse: a.reverse };
+        let line = Line::new(a.axis, a.exclusive, a.reverse);
         Ok(vec![running(e, &line, Num::F(f64::NEG_INFINITY), |t, x| {
             let (lo, hi) = if t.f() < x.f() { (t.f(), x.f()) } else { (x.f(), t.f()) };
             Num::F(if lo == hi { hi + 2f64.ln() } else { hi + (lo - hi).exp().ln_1p() })
         })?])
     };
     vjp = |c, a| {
-        // dx[i] = Σ_{k >= i} dy[k] · e^(x[i] − y[k]), the sum carried from y[k] down to y[i], so that no power is positive.
-        let line = Line { axis: a.axis, exclusive: a.exclusive, reverse: a.reverse };
+        // dx[i] = Σ_{k >= i} dy[k] · e^(x[i] − y[k]), by way of the totals between, so that no exponent is
+        // positive.
+        let line = Line::new(a.axis, a.exclusive, a.reverse);
         let (x, dy) = (c.x(0), inclusive(c.dy(0), &line)?);
         let y = if a.exclusive { x.logcumsumexp(a.axis, false, a.reverse) } else { c.y(0) };
         let finite = y.equal(y.scalar(f64::NEG_INFINITY)).select(y.scalar(0.0), y);
@@ -237,7 +249,8 @@ ops! {
     vmap = |c, a| Ok(vec![c.x(0).logcumsumexp(c.shift(0, a.axis)?, a.exclusive, a.reverse)]);
     samples = |s| {
         cases(s, false, |axis, exclusive, reverse| Logcumsumexp { axis, exclusive, reverse });
-        s.case("large", Logcumsumexp { axis: 0, exclusive: false, reverse: false }, [f([4]).within(-400.0, 400.0)]);
+        let large = f([4]).within(-400.0, 400.0);
+        s.case("large", Logcumsumexp { axis: 0, exclusive: false, reverse: false }, [large]);
         s.rough("infinite", Logcumsumexp { axis: 0, exclusive: false, reverse: false }, [f([5]).values(&[
             f64::NEG_INFINITY, f64::NEG_INFINITY, 1.0, f64::INFINITY, 2.0,
         ])]);

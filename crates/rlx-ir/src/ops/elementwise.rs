@@ -87,8 +87,8 @@ ops! {
     onnx = ["Mod"];
     samples = |s| s.binary((5.1, 5.9), (2.1, 2.4));
 
-    /// The largest whole number that is not above x / y. An integer by 0 gives 0; a float by 0 gives x / y. Its gradient is
-    /// zero.
+    /// The largest whole number that is not above x / y. An integer by 0 gives 0; a float by 0 gives x / y.
+    /// The gradient is zero.
     floor_div: FloorDiv(x: Num, y: Num) -> z;
     each = |c, _| {
         let [x, y] = c.xs();
@@ -100,13 +100,13 @@ ops! {
     vjp = |_, _| Ok(vec![None, None].into());
     samples = |s| {
         s.binary((5.1, 5.9), (2.1, 2.4));
-        s.rough("signs", FloorDiv {}, [f([4]).values(&[7.0, -7.0, 7.0, -7.0]), f([4]).values(&[2.0, 2.0, -2.0, -2.0])]);
+        s.rough("signs", FloorDiv {}, [f([2]).values(&[7.0, -7.0]), f([2, 1]).values(&[2.0, -2.0])]);
         s.rough("int", FloorDiv {}, [int([7, 1], -9, 9), int([5], -2, 3)]);
         s.rough("zero", FloorDiv {}, [f([3]).values(&[-1.0, 0.0, 1.0]), f([]).values(&[0.0])]);
     };
 
-    /// xʸ. x⁰ is 1 for every x. The gradient to x where x and y are 0, and the gradient to y where x is 0 and y >= 0, are 0.
-    /// An integer to a negative power is the value cut toward zero (0 for x = 0).
+    /// xʸ. x⁰ is 1 for every x. The gradient to x where x and y are 0, and the gradient to y where x is 0 and
+    /// y >= 0, are 0. An integer to a negative power is the value cut toward zero (0 for x = 0).
     pow: Pow(x: Num, y: Num) -> z;
     scalar = Scalar::Pow;
     vjp = |c, _| {
@@ -139,7 +139,7 @@ ops! {
     };
     samples = |s| {
         s.binary((0.3, 1.5), (-1.5, 1.5));
-        s.rough("axes", Atan2 {}, [f([5]).values(&[0.0, 0.0, -0.0, 1.0, -1.0]), f([5]).values(&[0.0, -1.0, -1.0, 0.0, 0.0])]);
+        s.rough("axes", Atan2 {}, [f([3, 1]).values(&[0.0, -0.0, 1.0]), f([3]).values(&[0.0, -1.0, 1.0])]);
     };
     tolerance = tol(1e-5, 4e-3, 3e-2);
 
@@ -157,7 +157,8 @@ ops! {
     samples = |s| {
         s.binary((-1.5, 0.4), (0.5, 1.5));
         s.case("above", Maximum {}, [f([2, 3]).within(0.5, 1.5), f([3]).within(-1.5, 0.4)]);
-        s.rough("ties", Maximum {}, [f([4]).values(&[1.0, f64::NAN, f64::INFINITY, 2.0]), f([4]).values(&[1.0, 0.0, 5.0, f64::NAN])]);
+        let x = f([4, 1]).values(&[1.0, f64::NAN, f64::INFINITY, -0.0]);
+        s.rough("ties", Maximum {}, [x, f([2]).values(&[1.0, 0.0])]);
         s.rough("int", Maximum {}, [int([3, 1], -9, 9), int([4], -9, 9)]);
     };
 
@@ -175,7 +176,8 @@ ops! {
     samples = |s| {
         s.binary((-1.5, 0.4), (0.5, 1.5));
         s.case("above", Minimum {}, [f([2, 3]).within(0.5, 1.5), f([3]).within(-1.5, 0.4)]);
-        s.rough("ties", Minimum {}, [f([4]).values(&[1.0, f64::NAN, f64::INFINITY, 2.0]), f([4]).values(&[1.0, 0.0, 5.0, f64::NAN])]);
+        let x = f([4, 1]).values(&[1.0, f64::NAN, f64::INFINITY, -0.0]);
+        s.rough("ties", Minimum {}, [x, f([2]).values(&[1.0, 0.0])]);
         s.rough("int", Minimum {}, [int([3, 1], -9, 9), int([4], -9, 9)]);
     };
 
@@ -192,7 +194,8 @@ ops! {
     infer = |c, _| Ok(vec![Type::new(c.ty(1)?.dtype, c.broadcast_all()?)]);
     vjp = |c, _| {
         let (dy, zero) = (c.dy(0), c.y(0).zeros_like());
-        Ok([None, Some(c.x(0).select(dy, zero).sum_to(c.x(1))), Some(c.x(0).select(zero, dy).sum_to(c.x(2)))].into())
+        let (dx, dy) = (c.x(0).select(dy, zero).sum_to(c.x(1)), c.x(0).select(zero, dy).sum_to(c.x(2)));
+        Ok([None, Some(dx), Some(dy)].into())
     };
     onnx = ["Where"];
     samples = |s| {
@@ -201,8 +204,8 @@ ops! {
         s.case("empty", Select {}, [boolean([0]), f([0]), f([1])]);
     };
 
-    /// x brought into lo..hi: min(max(x, lo), hi), so hi wins if lo > hi; NaN stays. A bound that is left out does not bind.
-    /// The gradient is 1 where lo < x < hi, else 0.
+    /// x brought into lo..hi: min(max(x, lo), hi), so hi wins if lo > hi; NaN stays. A bound that is left out
+    /// does not bind. The gradient is 1 where lo < x < hi, else 0.
     clamp: Clamp(x: Num) { lo: Option<f64>, hi: Option<f64> } -> y;
     constraints = ["each bound is a number of x's dtype"];
     each = |c, a| {
@@ -228,8 +231,8 @@ ops! {
     onnx = ["Clip"];
     samples = |s| {
         s.case("inside", Clamp { lo: Some(-2.0), hi: Some(2.0) }, [f([3, 2])]);
-        s.case("low", Clamp { lo: Some(-0.5), hi: None }, [f([6]).values(&[-1.2, -0.6, -0.3, 0.1, 0.7, 1.4])]);
-        s.case("high", Clamp { lo: None, hi: Some(0.5) }, [f([6]).values(&[-1.2, -0.6, -0.3, 0.1, 0.7, 1.4])]);
+        s.case("low", Clamp { lo: Some(-0.5), hi: None }, [f([4]).values(&[-1.2, -0.3, 0.1, 0.7])]);
+        s.case("high", Clamp { lo: None, hi: Some(0.5) }, [f([4]).values(&[-1.2, -0.3, 0.1, 0.7])]);
         s.case("free", Clamp { lo: None, hi: None }, [f([0, 2])]);
         s.special(Clamp { lo: Some(-1.0), hi: Some(1.0) });
         s.rough("int", Clamp { lo: Some(-3.0), hi: Some(3.0) }, [int([6], -9, 9)]);
@@ -360,7 +363,8 @@ ops! {
     onnx = ["BitShift"];
     samples = |s| shifts(s, Shl {});
 
-    /// x / 2ʸ, rounded down. A count y that is negative, or not below the width in bits, gives 0, or −1 for x < 0.
+    /// x / 2ʸ, rounded down. A count y that is negative, or not below the width in bits, gives 0 (−1 for x <
+    /// 0).
     shr: Shr(x: Bits, y: Bits) -> z;
     scalar = Scalar::Shr;
     constraints = ["the operands are integers"];
@@ -368,8 +372,8 @@ ops! {
     onnx = ["BitShift"];
     samples = |s| shifts(s, Shr {});
 
-    /// x as another dtype. Floats are rounded to nearest, ties to even; floats become integers by cutting toward zero
-    /// and clamping (NaN gives 0); integers wrap; bool is `x != 0`.
+    /// x as another dtype. Floats are rounded to nearest, ties to even; floats become integers by cutting
+    /// toward zero and clamping (NaN gives 0); integers wrap; bool is `x != 0`.
     cast: Cast(x: Any) { dtype: DType } -> y;
     constraints = ["dtype is not packed"];
     infer = |c, a| {
@@ -394,7 +398,8 @@ ops! {
     samples = |s| {
         s.case("widen", Cast { dtype: DType::F64 }, [f([3, 4])]);
         s.rough("narrow", Cast { dtype: DType::F16 }, [f([3, 4])]);
-        s.rough("to_int", Cast { dtype: DType::I8 }, [f([7]).values(&[-1e9, -128.6, -0.9, 0.9, 127.4, 300.0, 1e30])]);
+        let edges = f([8]).values(&[-1e9, -128.6, -0.9, 0.9, 127.4, 300.0, 1e30, f64::NAN]);
+        s.rough("to_int", Cast { dtype: DType::I8 }, [edges]);
         s.rough("to_bool", Cast { dtype: DType::Bool }, [f([4]).values(&[0.0, -0.0, 0.1, -3.0])]);
         s.rough("from_int", Cast { dtype: DType::F32 }, [int([4], -100, 100)]);
         s.rough("wrap", Cast { dtype: DType::U8 }, [int([4], -1000, 1000)]);

@@ -57,8 +57,8 @@ ops! {
         s.rough("bool", Triu { k: 0 }, [boolean([2, 3])]);
     };
 
-    /// A new axis of `depth` places for each index: 1 at the index, 0 elsewhere. A negative index counts from the end; one out
-    /// of range gives zeros only.
+    /// A new axis of `depth` places for each index: 1 at the index, 0 elsewhere. A negative index counts from
+    /// the end; one out of range gives zeros only.
     one_hot: OneHot(indices: Index) { depth: Dim, axis: i64 = -1, dtype: DType = DType::F32 } -> y;
     constraints = ["the axis exists in the result", "depth is not negative", "dtype is not packed"];
     infer = |c, a| {
@@ -85,7 +85,10 @@ ops! {
         let places = c.g.iota((0..x.rank()).map(place).collect::<Vec<_>>(), axis as i64, DType::I64);
         Ok(vec![from_start.equal(places).to(a.dtype)])
     };
-    vmap = |c, a| Ok(vec![c.x(0).one_hot(a.depth.clone(), resolve_axis(a.axis, c.rank(0) + 1)? as i64 + 1, a.dtype)]);
+    vmap = |c, a| {
+        let axis = resolve_axis(a.axis, c.rank(0) + 1)? as i64 + 1;
+        Ok(vec![c.x(0).one_hot(a.depth.clone(), axis, a.dtype)])
+    };
     onnx = ["OneHot"];
     samples = |s| {
         s.rough("last", OneHot { depth: 4.into(), axis: -1, dtype: DType::F32 }, [int([2, 3], 0, 4)]);
@@ -93,7 +96,8 @@ ops! {
         s.rough("outside", OneHot { depth: 3.into(), axis: 1, dtype: DType::Bool }, [int([8], 0, 1).values(&[
             -5.0, -4.0, -3.0, -1.0, 0.0, 2.0, 3.0, 9.0,
         ])]);
-        s.rough("narrow_index", OneHot { depth: 300.into(), axis: 0, dtype: DType::F32 }, [int([], 255, 256).dtype(DType::U8)]);
+        let byte = int([], 255, 256).dtype(DType::U8);
+        s.rough("narrow_index", OneHot { depth: 300.into(), axis: 0, dtype: DType::F32 }, [byte]);
         s.rough("nothing", OneHot { depth: 0.into(), axis: -1, dtype: DType::F32 }, [int([2], 0, 1)]);
     };
 }

@@ -57,7 +57,11 @@ ops! {
     expm1: Expm1(x: Float) -> y;
     scalar = Scalar::Expm1;
     vjp = |c, _| Ok([c.dy(0) * (c.y(0) + 1.0)].into());
-    samples = |s| { s.unary(-1.5, 1.5); s.special(Expm1 {}); s.case("near_zero", Expm1 {}, [f([4]).within(-1e-3, 1e-3)]); };
+    samples = |s| {
+        s.unary(-1.5, 1.5);
+        s.special(Expm1 {});
+        s.case("near_zero", Expm1 {}, [f([4]).within(-1e-3, 1e-3)]);
+    };
 
     /// 2ˣ.
     exp2: Exp2(x: Float) -> y;
@@ -76,7 +80,11 @@ ops! {
     log1p: Log1p(x: Float) -> y;
     scalar = Scalar::Log1p;
     vjp = |c, _| Ok([c.dy(0) / (c.x(0) + 1.0)].into());
-    samples = |s| { s.unary(-0.7, 2.0); s.special(Log1p {}); s.case("near_zero", Log1p {}, [f([4]).within(-1e-3, 1e-3)]); };
+    samples = |s| {
+        s.unary(-0.7, 2.0);
+        s.special(Log1p {});
+        s.case("near_zero", Log1p {}, [f([4]).within(-1e-3, 1e-3)]);
+    };
 
     /// The logarithm to base 2; −∞ at 0.
     log2: Log2(x: Float) -> y;
@@ -218,7 +226,11 @@ ops! {
     erfc: Erfc(x: Float) -> y;
     scalar = Scalar::Erfc;
     vjp = |c, _| Ok([c.dy(0) * ((-c.x(0).square()).exp() * -FRAC_2_SQRT_PI)].into());
-    samples = |s| { s.unary(-1.5, 1.5); s.special(Erfc {}); s.rough("tail", Erfc {}, [f([5]).within(2.0, 6.0)]); };
+    samples = |s| {
+        s.unary(-1.5, 1.5);
+        s.special(Erfc {});
+        s.rough("tail", Erfc {}, [f([5]).within(2.0, 6.0)]);
+    };
     tolerance = tol(2e-5, 4e-3, 3e-2);
 
     /// 1 / (1 + e⁻ˣ).

@@ -82,7 +82,7 @@ ops! {
     vmap = |c, a| Ok(vec![c.x(0).std(c.shift_all(0, &a.axes)?, a.keep, a.correction)]);
     samples = |s| {
         s.case("last", Std { axes: vec![-1], keep: false, correction: 0 }, [f([3, 4]).distinct(-2.0, 2.0)]);
-        s.case("keep", Std { axes: vec![0, 2], keep: true, correction: 1 }, [f([2, 3, 2]).distinct(-2.0, 2.0)]);
+        s.case("keep", Std { axes: vec![0, 2], keep: true, correction: 1 }, [f([2, 3, 2]).distinct(-2., 2.)]);
         s.rough("constant", Std { axes: vec![0], keep: false, correction: 0 }, [f([3]).values(&[2.0])]);
         s.rough("empty", Std { axes: vec![0], keep: false, correction: 0 }, [f([0, 2])]);
     };

@@ -3,9 +3,10 @@
 import torch
 import torch.nn.functional as N
 
-from .core import D, F, V, attrs, inf, nan
+from .core import D, F, V, attrs, inf, nan, with_limits
 
 SPECIAL = [nan, inf, -inf, 0.0, -0.0, 1.0, -1.0, 3.0, -3.0, 6.0]
+EDGES = [-inf, -7.5, -6.0, -3.0, -1.0, -0.5, 0.0, 1e-3, 0.5, 1.0, 2.5, 3.0, 6.0, 7.5, inf]
 WIDE = [-700.0, -40.0, -20.5, -7.0, -3.3, -1e-9, 1e-9, 3.3, 7.0, 20.5, 40.0, 700.0]
 
 ACTIVATIONS = [  # op, attributes, torch
@@ -48,6 +49,7 @@ def cases(c):
         c.case(text, {"x": F(4, 7, lo=-4, hi=4)}, fn, name="small")
         c.case(text, {"x": D(2, 1, 9, lo=-8, hi=8)}, fn, name="three_axes")
         c.case(text, {"x": V(WIDE)}, fn, name="wide", rtol=1e-10, atol=1e-14)
+        c.case(text, {"x": with_limits(fn, EDGES)}, fn, name="edges", rtol=1e-10, atol=1e-14)
         special = [v for v in SPECIAL if op not in NO_INFINITY or abs(v) != inf]
         c.case(text, {"x": V(special)}, fn, wrt=[], name="special")
         if not a:

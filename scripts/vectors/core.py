@@ -78,6 +78,13 @@ def V(values, dtype=torch.float64):
     return torch.tensor(values, dtype=dtype)
 
 
+def with_limits(fn, values):
+    """The values without the infinities at which PyTorch's gradient of fn loses its limit."""
+    x = V(values).requires_grad_()
+    (grad,) = torch.autograd.grad(fn(x).sum(), x)
+    return x.detach()[x.isfinite() | ~grad.isnan()].clone()
+
+
 class Packed:
     """A packed input: the scheme, the shape, its planes, and the values it stands for."""
 

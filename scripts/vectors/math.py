@@ -2,9 +2,10 @@
 
 import torch
 
-from .core import F, V, inf, nan
+from .core import F, V, inf, nan, with_limits
 
 SPECIAL = [nan, inf, -inf, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -1.5, -2.5, 1e-300, 1e300, -1e300]
+EDGES = [-inf, -7.5, -6.0, -3.0, -1.0, -0.5, 0.0, 1e-3, 0.5, 1.0, 2.5, 3.0, 6.0, 7.5, inf]
 TINY = [1e-300, -1e-300, 1e-17, -1e-17, 1e-9, -1e-9, 1e-4, -1e-4]
 WIDE = [-40.0, -20.0, -7.0, -3.0, -0.7, 0.7, 3.0, 7.0, 20.0, 40.0]
 
@@ -54,6 +55,7 @@ def cases(c):
         c.case(text, {"x": F(0, 2, lo=lo, hi=hi)}, fn, name="empty")
         # PyTorch's derivative of tanh is 1 - y², which cancels.
         c.case(text, {"x": V(wide)}, fn, name="wide", rtol=1e-9 if op == "tanh" else 1e-12, atol=0.0)
+        c.case(text, {"x": with_limits(fn, EDGES)}, fn, name="edges", rtol=1e-9, atol=1e-13)
         special = [v for v in SPECIAL if op not in SKEWED or not 1e299 < abs(v) < inf]
         c.case(text, {"x": V(special)}, fn, wrt=[], name="special", rtol=1e-12, atol=0.0)
     for op in ("neg", "abs", "sign", "square"):

@@ -1,6 +1,9 @@
 //! The one harness: it runs the op table's samples, random graphs, file tests and PyTorch's vectors.
 
+pub mod errordoc;
 pub mod fd;
+pub mod filetest;
+pub mod opsdoc;
 pub mod random;
 pub mod sampled;
 pub mod vectors;

@@ -8,7 +8,7 @@
 //! 2. [`op`]: what an op is; [`ops`]: the table, one file per op; [`scalar`], [`attr`], [`sample`]: its parts;
 //! 3. [`graph`]: the builder; [`func`]: a finished graph; [`verify`]: what is always true of one;
 //! 4. [`text`]: graphs as text; [`oracle`]: graphs as numbers;
-//! 5. [`transform`]: gradients, batching, removal of dead code.
+//! 5. [`transform`]: gradients, batching, removal of dead code; [`doc`]: the pages of the ops.
 //!
 //! ```
 //! use rlx_ir::{DType::F32, Graph, Options, Tensor, dim};
@@ -29,8 +29,10 @@
 
 pub mod attr;
 pub mod dim;
+pub mod doc;
 pub mod dtype;
 pub mod error;
+mod flow;
 pub mod func;
 pub mod graph;
 pub mod op;
@@ -38,6 +40,7 @@ pub mod ops;
 pub mod oracle;
 pub mod prelude;
 pub mod quant;
+mod recurrence;
 pub mod sample;
 pub mod scalar;
 mod sugar;

@@ -205,7 +205,7 @@ ops! {
     };
 
     /// x brought into lo..hi: min(max(x, lo), hi), so hi wins if lo > hi; NaN stays. A bound that is left out
-    /// does not bind. The gradient is 1 where lo < x < hi, else 0.
+    /// does not bind. The gradient is 1 strictly between the bounds, else 0, as in PyTorch.
     clamp: Clamp(x: Num) { lo: Option<f64>, hi: Option<f64> } -> y;
     constraints = ["each bound is a number of x's dtype"];
     each = |c, a| {

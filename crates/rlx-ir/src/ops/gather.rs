@@ -7,20 +7,12 @@ use crate::prelude::*;
 fn resolved<'g>(indices: Var<'g>, n: &Dim) -> (Var<'g>, Var<'g>) {
     let wide = match indices.dtype() {
         // What an i64 does not hold is beyond every axis, and must stay so.
-        DType::U64 => {
-            let end = indices.size_scalar(n);
-            indices.greater(end).select(end, indices).to(DType::I64)
-        }
+        DType::U64 => indices.minimum(indices.size_scalar(n)).to(DType::I64),
         _ => indices.to(DType::I64),
     };
-    let (zero, n) = (wide.scalar(0.0), wide.size_scalar(n));
-    let from_start = zero.greater(wide).select(wide + n, wide);
-    let inside = zero.greater(from_start).select(false_like(wide), n.greater(from_start));
-    (from_start, inside)
-}
-
-fn false_like<'g>(x: Var<'g>) -> Var<'g> {
-    x.graph().scalar(DType::Bool, 0.0)
+    let n = wide.size_scalar(n);
+    let from_start = wide.less(0.0).select(wide + n, wide);
+    (from_start, from_start.greater_equal(0.0).and(from_start.less(n)))
 }
 
 /// Positions in the flattened axes of these sizes, from one index per axis; `len` (just outside) where any index is
@@ -31,7 +23,7 @@ pub(crate) fn flat_index<'g>(parts: &[(Var<'g>, Dim)], len: &Dim) -> Option<Var<
         let (i, ok) = resolved(*index, n);
         out = Some(match out {
             None => (i, ok),
-            Some((flat, all_ok)) => (flat * flat.size_scalar(n) + i, all_ok.select(ok, false_like(i))),
+            Some((flat, all_ok)) => (flat * flat.size_scalar(n) + i, all_ok.and(ok)),
         });
     }
     out.map(|(flat, ok)| ok.select(flat, flat.size_scalar(len)))
@@ -112,11 +104,9 @@ pub(crate) fn within_x(c: &Infer<'_>, n: usize, i: usize, axis: usize) -> Result
 /// Starts of a slice of `sizes`, moved so that it fits into `shape`.
 fn fitted<'g>(starts: &[Var<'g>], shape: &[Dim], sizes: &[Dim]) -> Vec<Var<'g>> {
     let fit = |((start, n), size): ((&Var<'g>, &Dim), &Dim)| {
+        // The last start may not fit into a narrow dtype, and a u64 not into an i64.
         let start = if start.dtype() == DType::U64 { *start } else { start.to(DType::I64) };
-        let last = start.size_scalar(&(n - size));
-        let start = start.greater(last).select(last, start).to(DType::I64);
-        let zero = start.scalar(0.0);
-        zero.greater(start).select(zero, start)
+        start.minimum(start.size_scalar(&(n - size))).to(DType::I64).maximum(0.0)
     };
     starts.iter().zip(shape).zip(sizes).map(fit).collect()
 }
@@ -363,7 +353,7 @@ ops! {
         let (dy, update) = (c.dy(0), c.x(1));
         let mut grads = vec![
             Some(dy.dynamic_update_slice(update.zeros_like(), &starts[..])),
-            Some(dy.dynamic_slice(&starts[..], &update.shape())),
+            Some(dy.dynamic_slice(&starts[..], update.shape())),
         ];
         grads.resize(c.operands.len(), None);
         Ok(grads.into())
@@ -401,8 +391,7 @@ ops! {
             let n = table.dim(0);
             let (id, _) = resolved(ids, &n);
             let row = if row < 0 { id.size_scalar(&(n + row)) } else { id.size_scalar(&Dim::constant(row)) };
-            let keep = id.greater(row).select(id.graph().scalar(DType::Bool, 1.0), row.greater(id));
-            dy = keep.unsqueeze(-1).select(dy, dy.scalar(0.0));
+            dy = id.equal(row).unsqueeze(-1).select(dy.scalar(0.0), dy);
         }
         Ok([Some(table.zeros_like().scatter(ids, dy, 0, ScatterMode::Add)), None].into())
     };

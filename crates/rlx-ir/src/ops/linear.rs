@@ -1,7 +1,7 @@
 //! Linear layers, and sums of products written as an equation.
 
 use crate::prelude::*;
-use crate::transform::vmap_loop;
+use crate::transform::{vmap_loop, vmap_through};
 
 /// A vector per output column under `[.., columns]`, if there is one.
 fn plus<'g>(y: Var<'g>, bias: Option<Var<'g>>) -> Var<'g> {
@@ -225,19 +225,9 @@ ops! {
         let y = x.dot_general(w, vec![-1], vec![a.transpose_w as i64], vec![], vec![]);
         Ok(vec![plus(y, c.opt(2))])
     };
-    vmap = |c, a| {
-        if c.only_first() {
-            return Ok(vec![c.x(0).linear(c.x(1), c.opt(2), a.transpose_w)]);
-        }
-        // As a matmul, whose leading axes broadcast.
-        let rank = c.rank(0).max(2);
-        let x = if c.rank(0) == 1 { c.x(0).unsqueeze(-2) } else { c.x(0) };
-        let x = if c.is_batched(0) { x.align_batch(rank) } else { x };
-        let w = if a.transpose_w { c.x(1).t() } else { c.x(1) };
-        let y = x.matmul(if c.is_batched(1) { w.align_batch(rank) } else { w });
-        let bias = c.opt(2).map(|b| if c.is_batched(2) { b.align_batch(rank) } else { b });
-        let y = plus(y, bias);
-        Ok(vec![if c.rank(0) == 1 { y.squeeze(-2) } else { y }])
+    vmap = |c, a| match c.only_first() {
+        true => Ok(vec![c.x(0).linear(c.x(1), c.opt(2), a.transpose_w)]),
+        false => vmap_through(c),
     };
     onnx = ["Gemm"];
     samples = |s| {
@@ -357,7 +347,7 @@ ops! {
     };
     vmap = |c, a| match c.only_first() {
         true => Ok(c.x(0).qkv(c.x(1), c.opt(2), &a.q, &a.kv).into()),
-        false => vmap_loop(c),
+        false => vmap_through(c),
     };
     samples = |s| {
         let even = || Qkv { q: 2.into(), kv: 2.into() };

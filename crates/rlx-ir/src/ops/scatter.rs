@@ -38,11 +38,6 @@ fn per_update<'g>(v: Var<'g>, axis: usize, rank: usize) -> Var<'g> {
     v.reshape(ones(axis).chain(v.shape()).chain(ones(after)).collect::<Shape>())
 }
 
-fn same<'g>(a: Var<'g>, b: Var<'g>) -> Var<'g> {
-    let truth = |t: f64| a.graph().scalar(DType::Bool, t);
-    a.greater(b).select(truth(0.0), b.greater(a).select(truth(0.0), truth(1.0)))
-}
-
 /// The gradients of a scatter to x and to the updates.
 fn grads<'g>(c: &VjpCx<'g>, axis: i64, mode: ScatterMode) -> Result<(Var<'g>, Var<'g>)> {
     let [x, indices, updates] = c.xs();
@@ -58,12 +53,12 @@ fn grads<'g>(c: &VjpCx<'g>, axis: i64, mode: ScatterMode) -> Result<(Var<'g>, Va
             let number = c.g.iota(vec![indices.ty().numel()], 0, DType::I64).reshape(indices.shape());
             let last =
                 c.g.full(DType::I64, &[x.dim(axis)], -1.0).scatter(indices, number, 0, ScatterMode::Max);
-            let stands = per_update(same(last.gather(indices, 0), number), k, updates.rank());
+            let stands = per_update(last.gather(indices, 0).equal(number), k, updates.rank());
             (dx, stands.select(dy.gather(indices, axis), zero))
         }
         // Equal winners share the gradient evenly.
         ScatterMode::Max | ScatterMode::Min => {
-            let (won_x, won_u) = (same(x, y), same(updates, y.gather(indices, axis)));
+            let (won_x, won_u) = (x.equal(y), updates.equal(y.gather(indices, axis)));
             let winners = add(won_x.select(one, zero), won_u.select(one, zero));
             let share = dy / winners;
             (won_x.select(share, zero), won_u.select(share.gather(indices, axis), zero))
@@ -72,12 +67,12 @@ fn grads<'g>(c: &VjpCx<'g>, axis: i64, mode: ScatterMode) -> Result<(Var<'g>, Va
         ScatterMode::Mul => {
             let ones = x.ones_like();
             let dx = dy * ones.scatter(indices, updates, axis, ScatterMode::Mul);
-            let none = same(updates, zero);
+            let none = updates.equal(0.0);
             let safe = none.select(one, updates);
             let none = none.select(one, zero);
             let product = ones.scatter(indices, safe, axis, ScatterMode::Mul).gather(indices, axis);
             let zeros = add(x.zeros_like(), none).gather(indices, axis);
-            let others = same(zeros, none).select(product / safe, zero);
+            let others = zeros.equal(none).select(product / safe, zero);
             (dx, (dy * x).gather(indices, axis) * others)
         }
     })

@@ -189,7 +189,7 @@ ops! {
             if inside < 0 || lo.upper().is_none_or(|u| u < 0) || hi.upper().is_none_or(|u| u < 0) {
                 return Err(c.fail(Code::Attribute, 2, format!("{lo}, {hi}, {inside}")).operand("x").axis(i));
             }
-            let spread = if inside == 0 || d.is(0) { d.clone() } else { (d - 1) * (inside + 1) + 1 };
+            let spread = if inside == 0 || d.is(0) { d.clone() } else { (d - 1) * (Dim::constant(inside) + 1) + 1 };
             shape.push(spread + lo + hi);
         }
         Ok(vec![x.with_shape(shape)])
@@ -212,7 +212,7 @@ ops! {
     };
     vjp = |c, a| {
         let (x, dy) = (c.x(0), c.dy(0));
-        let step: Vec<i64> = a.interior.iter().map(|i| i + 1).collect();
+        let step: Vec<i64> = a.interior.iter().map(|i| i.saturating_add(1)).collect();
         let stop: Vec<Dim> = dy.shape().iter().zip(a.hi.iter()).map(|(d, hi)| d - hi).collect();
         let stop = if x.shape().iter().any(|d| d.is(0)) { a.lo.0.clone() } else { stop };
         let dx = if x.ty().numel().is(0) { x.zeros_like() } else { dy.slice(a.lo.clone(), stop, step) };

@@ -107,19 +107,30 @@ impl Taps {
     /// Calls `f` with the place in the kernel and the place in the input, for every element of the window at `o` that
     /// is not padding, in row-major order.
     pub(crate) fn each(&self, o: &[usize], mut f: impl FnMut(&[usize], &[usize])) {
-        let mut place = vec![0; self.sizes.len()];
-        let mut it = crate::oracle::Indices::new(&self.kernel);
-        'taps: while let Some(k) = it.next() {
-            for (i, slot) in place.iter_mut().enumerate() {
-                let of = |v: &[i64]| v.get(i).copied().unwrap_or(0) as i128;
-                let num = |v: &[usize]| v.get(i).copied().unwrap_or(0) as i128;
-                let p = num(o) * of(&self.stride) + num(k) * of(&self.dilation) - of(&self.lo);
-                if !(0..num(&self.sizes)).contains(&p) {
-                    continue 'taps;
+        // Along each axis, the part of the kernel that is not over padding, from `first` on.
+        let (mut first, mut counts, mut start) = (Vec::new(), Vec::new(), Vec::new());
+        for (i, n) in self.sizes.iter().enumerate() {
+            let of = |v: &[i64]| v.get(i).copied().unwrap_or(0) as i128;
+            let num = |v: &[usize]| v.get(i).copied().unwrap_or(0) as i128;
+            let (begin, step) = (num(o) * of(&self.stride) - of(&self.lo), of(&self.dilation).max(1));
+            let lo = (-begin + step - 1).div_euclid(step).max(0);
+            let hi = (*n as i128 - 1 - begin).div_euclid(step).min(num(&self.kernel) - 1);
+            counts.push(usize::try_from(hi - lo + 1).unwrap_or(0));
+            first.push(usize::try_from(lo).unwrap_or(0));
+            start.push(begin);
+        }
+        let (mut tap, mut place) = (first.clone(), vec![0; first.len()]);
+        let mut it = crate::oracle::Indices::new(&counts);
+        while let Some(k) = it.next() {
+            for (i, k) in k.iter().enumerate() {
+                let of = |v: &[usize]| v.get(i).copied().unwrap_or(0);
+                let step = self.dilation.get(i).copied().unwrap_or(1) as i128;
+                let (at, begin) = (of(&first) + k, start.get(i).copied().unwrap_or(0));
+                if let (Some(t), Some(p)) = (tap.get_mut(i), place.get_mut(i)) {
+                    (*t, *p) = (at, (begin + at as i128 * step) as usize);
                 }
-                *slot = p as usize;
             }
-            f(k, &place);
+            f(&tap, &place);
         }
     }
 }

@@ -145,10 +145,10 @@ impl<'a> Lexer<'a> {
         if tok == Tok::Punct(c) { Ok(span) } else { Err(self.unexpected(&tok, span, &format!("`{c}`"))) }
     }
 
-    /// The longest run of the bytes of a dimension; it may be empty.
+    /// The longest run of the bytes of a dimension, within the line; it may be empty.
     pub(super) fn take_dim(&mut self) -> (&'a str, Span) {
         self.take_raw(|b| {
-            is_name_part(b) || matches!(b, b'+' | b'-' | b'*' | b'/' | b'(' | b')') || is_space(b)
+            is_name_part(b) || matches!(b, b'+' | b'-' | b'*' | b'/' | b'(' | b')' | b' ' | b'\t')
         })
     }
 

@@ -29,10 +29,11 @@ mod lex;
 mod parse;
 mod print;
 
-pub use print::print;
+pub use print::{print, print_attr, print_tensor};
 
 use crate::error::Result;
 use crate::func::Func;
+use crate::tensor::Tensor;
 
 /// Reads a graph.
 ///
@@ -52,6 +53,15 @@ pub fn parse_named(file: &str, text: &str) -> Result<Func> {
     parse::Parser::new(file, text).graph()
 }
 
+/// Reads a tensor as constants have it: `f32[2] [1.0, -0.5]`.
+///
+/// # Errors
+///
+/// As [`parse`].
+pub fn parse_tensor(text: &str) -> Result<Tensor> {
+    parse::Parser::new("<text>", text).tensor()
+}
+
 /// The candidate that is most like `name`, if one is like it at all.
 pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     /// Longer names are not compared: the cost is the product of the lengths.
@@ -59,7 +69,7 @@ pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Opt
     if name.len() > LONGEST {
         return None;
     }
-    let limit = name.len().div_ceil(3);
+    let limit = (name.len() + 1) / 3;
     candidates
         .filter(|c| c.len() <= LONGEST && c.len().abs_diff(name.len()) <= limit)
         .map(|c| (distance(name.as_bytes(), c.as_bytes()), c))

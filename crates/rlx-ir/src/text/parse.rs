@@ -9,6 +9,7 @@ use crate::error::{Code, Error, Loc, Result};
 use crate::func::{Def, Func, Node, Output, Port, PortKind, Source, ValueId, ValueInfo};
 use crate::graph::{MAX_DEPTH, is_name};
 use crate::op::OpDef;
+use crate::tensor::Tensor;
 use crate::types::{MAX_RANK, Shape, Type};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -87,6 +88,21 @@ impl<'a> Parser<'a> {
         }
         crate::verify::verify(&scope.func).map_err(|e| self.lex.show(e))?;
         Ok(scope.func)
+    }
+
+    /// `type data`, and nothing after it.
+    pub(super) fn tensor(mut self) -> Result<Tensor> {
+        let t = self.typed_data()?;
+        match self.lex.take()? {
+            (Tok::End, _) => Ok(t),
+            (tok, span) => Err(self.lex.unexpected(&tok, span, "the end")),
+        }
+    }
+
+    fn typed_data(&mut self) -> Result<Tensor> {
+        let (ty, span) = self.ty()?;
+        let sizes = self.constant_sizes(&ty, &span)?;
+        self.lex.data(ty.dtype, &sizes, &span)
     }
 
     /// A declaration, an op or an output of the outermost graph.
@@ -278,7 +294,7 @@ impl<'a> Parser<'a> {
                 else {
                     let names: Vec<&str> = op.attrs.iter().map(|a| a.name).collect();
                     let known = if names.is_empty() { "none".into() } else { names.join(", ") };
-                    let message = format!("no attribute `{}`; there is {known}", clip(name));
+                    let message = format!("no attribute `{}`; there are {known}", clip(name));
                     return Err(self.lex.error(Code::Attribute, span, message).in_op(op.name));
                 };
                 self.lex.expect(':')?;
@@ -325,11 +341,7 @@ impl<'a> Parser<'a> {
             AttrKind::Dim => AttrValue::Dim(self.dim(Code::Attribute)?),
             AttrKind::Dims => AttrValue::Dims(self.list(|p| p.dim(Code::Attribute))?),
             AttrKind::DType => AttrValue::DType(self.dtype(Code::Attribute)?.0),
-            AttrKind::Tensor => {
-                let (ty, span) = self.ty()?;
-                let sizes = self.constant_sizes(&ty, &span)?;
-                AttrValue::Tensor(self.lex.data(ty.dtype, &sizes, &span)?)
-            }
+            AttrKind::Tensor => AttrValue::Tensor(self.typed_data()?),
         })
     }
 
@@ -348,7 +360,15 @@ impl<'a> Parser<'a> {
 
     /// `name (ports) { nodes; yield name = value, … }`.
     fn region(&mut self, role: &str) -> Result<Func> {
-        let (name, span) = self.name(&format!("the region `{role}`: a name, its ports and its body"))?;
+        if self.lex.peek_second()? != Tok::Punct('(') {
+            let (tok, span) = self.lex.take()?;
+            return Err(self.lex.unexpected(
+                &tok,
+                span,
+                &format!("the region `{role}`: NAME (PORTS) {{ … }}"),
+            ));
+        }
+        let (name, span) = self.name("the region's name")?;
         if self.depth == MAX_DEPTH {
             return Err(self.lex.error(Code::Nesting, span, format!("regions nest deeper than {MAX_DEPTH}")));
         }
@@ -539,8 +559,17 @@ impl<'a> Parser<'a> {
         Dim::parse(text, &|name| self.symbols.get(name).cloned()).map_err(|e| {
             let at = span.start + e.at;
             let code = if e.code == Code::Syntax { code } else { e.code };
-            let hint = if code == Code::Undefined { "; declare it: dim NAME <= BOUND" } else { "" };
-            self.lex.error(code, at..at + 1, format!("{}{hint}", e.message))
+            let name = text.get(e.at..).unwrap_or("");
+            let len =
+                name.bytes().take_while(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.')).count();
+            let name = clip(name.get(..len).unwrap_or(""));
+            match code {
+                Code::Undefined => {
+                    let message = format!("unknown symbol `{name}`; declare it: dim {name} <= BOUND");
+                    self.lex.error(code, at..at + len, message)
+                }
+                _ => self.lex.error(code, at..at + 1, e.message),
+            }
         })
     }
 

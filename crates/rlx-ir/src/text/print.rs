@@ -5,6 +5,7 @@ use crate::attr::AttrValue;
 use crate::dim::Symbol;
 use crate::func::{Func, Node, PortKind, Source, ValueId};
 use crate::graph::is_name;
+use crate::tensor::Tensor;
 use crate::types::ShapeText;
 use std::collections::BTreeSet;
 use std::fmt::{Display, Write};
@@ -37,6 +38,20 @@ pub fn print(f: &Func) -> String {
     }
     p.words("}\n");
     p.out
+}
+
+/// An attribute's value as text.
+pub fn print_attr(v: &AttrValue) -> String {
+    let mut p = Printer { out: String::new(), indent: 0 };
+    p.attr(v);
+    p.out
+}
+
+/// A tensor as text that [`parse_tensor`](super::parse_tensor) reads back.
+pub fn print_tensor(t: &Tensor) -> String {
+    let mut out = format!("{} ", t.ty());
+    write_data(&mut out, t);
+    out
 }
 
 fn collect_symbols(f: &Func, out: &mut BTreeSet<Symbol>) {
@@ -220,10 +235,7 @@ impl Printer {
             AttrValue::Dim(d) => self.show(d),
             AttrValue::Dims(ds) => self.show(ShapeText(ds)),
             AttrValue::DType(d) => self.show(d),
-            AttrValue::Tensor(t) => {
-                self.show(format_args!("{} ", t.ty()));
-                write_data(&mut self.out, t);
-            }
+            AttrValue::Tensor(t) => self.words(&print_tensor(t)),
         }
     }
 }

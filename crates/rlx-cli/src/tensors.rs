@@ -1,0 +1,147 @@
+//! Tensors to and from safetensors files.
+//!
+//! A packed tensor `w` is stored as its planes: `w.codes`, `w.scale`, …, named as its scheme names them.
+
+use crate::failure::{Context, Failure, Result};
+use rlx_ir::quant::PlaneElem;
+use rlx_ir::{DType, Tensor, Type};
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+
+/// What each dtype is called in a file.
+const DTYPES: &[(DType, Dtype)] = &[
+    (DType::F64, Dtype::F64),
+    (DType::F32, Dtype::F32),
+    (DType::F16, Dtype::F16),
+    (DType::BF16, Dtype::BF16),
+    (DType::F8E4M3, Dtype::F8_E4M3),
+    (DType::F8E5M2, Dtype::F8_E5M2),
+    (DType::I8, Dtype::I8),
+    (DType::I16, Dtype::I16),
+    (DType::I32, Dtype::I32),
+    (DType::I64, Dtype::I64),
+    (DType::U8, Dtype::U8),
+    (DType::U16, Dtype::U16),
+    (DType::U32, Dtype::U32),
+    (DType::U64, Dtype::U64),
+    (DType::Bool, Dtype::BOOL),
+];
+
+/// A file in memory.
+pub(crate) struct Stored {
+    name: String,
+    bytes: Vec<u8>,
+}
+
+impl Stored {
+    pub(crate) fn open(path: &Path) -> Result<Stored> {
+        let name = path.display().to_string();
+        let bytes = fs::read(path).about(&name)?;
+        Ok(Stored { name, bytes })
+    }
+
+    /// Its tensors, by name.
+    pub(crate) fn read(&self) -> Result<Reader<'_>> {
+        let all = SafeTensors::deserialize(&self.bytes).about(&self.name)?;
+        Ok(Reader { name: &self.name, all })
+    }
+}
+
+/// The tensors of a file.
+pub(crate) struct Reader<'a> {
+    name: &'a str,
+    all: SafeTensors<'a>,
+}
+
+impl Reader<'_> {
+    /// The names of all tensors, sorted.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        let mut names = self.all.names();
+        names.sort_unstable();
+        names
+    }
+
+    /// The names under which a tensor of that type is stored.
+    pub(crate) fn parts(tensor: &str, ty: &Type) -> Result<Vec<String>> {
+        let DType::Packed(scheme) = ty.dtype else { return Ok(vec![tensor.to_string()]) };
+        let planes = scheme.planes(&sizes(tensor, ty)?).about(tensor)?;
+        Ok(planes.iter().map(|p| format!("{tensor}.{}", p.name)).collect())
+    }
+
+    /// A tensor. The type is asked only for how packed data are stored; whoever runs the graph compares it.
+    pub(crate) fn tensor(&self, tensor: &str, ty: &Type) -> Result<Tensor> {
+        let about = || format!("{}: tensor {tensor:?}", self.name);
+        if let DType::Packed(scheme) = ty.dtype {
+            let mut planes = Vec::new();
+            for part in Reader::parts(tensor, ty)? {
+                planes.push(self.all.tensor(&part).about(self.name)?.data().into());
+            }
+            return Tensor::packed(scheme, &sizes(tensor, ty)?, planes).about(about());
+        }
+        let view = self.all.tensor(tensor).about(self.name)?;
+        let dtype = DTYPES.iter().find(|(_, d)| *d == view.dtype()).map(|(d, _)| *d);
+        let dtype =
+            dtype.ok_or_else(|| Failure::other(format!("{}: no dtype for {:?}", about(), view.dtype())))?;
+        Tensor::from_bytes(dtype, view.shape(), view.data()).about(about())
+    }
+}
+
+/// The sizes of a packed tensor, which are numbers.
+fn sizes(tensor: &str, ty: &Type) -> Result<Vec<usize>> {
+    let size = |d: &rlx_ir::Dim| d.as_const().and_then(|n| usize::try_from(n).ok());
+    let sizes: Option<Vec<usize>> = ty.shape.iter().map(size).collect();
+    sizes.ok_or_else(|| {
+        Failure::other(format!("{tensor:?} is {ty}, and packed data have sizes that are numbers"))
+    })
+}
+
+/// Writes tensors; the file is there as a whole or not at all.
+pub(crate) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
+    let about = path.display().to_string();
+    let mut views: Vec<(String, TensorView<'_>)> = Vec::new();
+    for (name, t) in tensors {
+        if let DType::Packed(scheme) = t.dtype() {
+            for (plane, bytes) in scheme.planes(t.shape()).about(name)?.into_iter().zip(t.planes()) {
+                let dtype = match plane.elem {
+                    PlaneElem::I8 => Dtype::I8,
+                    PlaneElem::U8 => Dtype::U8,
+                    PlaneElem::F32 => Dtype::F32,
+                };
+                let view = TensorView::new(dtype, plane.shape, bytes).about(name)?;
+                views.push((format!("{name}.{}", plane.name), view));
+            }
+            continue;
+        }
+        let dtype = DTYPES.iter().find(|(d, _)| *d == t.dtype()).map(|(_, d)| *d);
+        let dtype =
+            dtype.ok_or_else(|| Failure::other(format!("{name:?} is {}: no file has that", t.dtype())))?;
+        views.push((name.clone(), TensorView::new(dtype, t.shape().to_vec(), t.bytes()).about(name)?));
+    }
+    let bytes = safetensors::serialize(views, None).about(&about)?;
+    replace(path, &bytes).about(about)
+}
+
+/// Writes beside the file, makes sure that it has reached the disk, and moves it into place.
+fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let name = path.file_name().ok_or_else(|| std::io::Error::other("not the name of a file"))?;
+    let folder = match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    };
+    let temp = folder.join(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id()));
+    let mut file = OpenOptions::new().write(true).create_new(true).open(&temp)?;
+    let done = file
+        .write_all(bytes)
+        .and_then(|()| file.sync_all())
+        .and_then(|()| fs::rename(&temp, path))
+        // The name is safe only when the folder is; not every system lets folders be opened.
+        .and_then(|()| File::open(folder).map_or(Ok(()), |f| f.sync_all()));
+    if done.is_err() {
+        // It may be in place already, and then there is nothing to remove.
+        let _ = fs::remove_file(&temp);
+    }
+    done
+}

@@ -1,0 +1,74 @@
+//! The pages under `docs/errors/`: each has an example that gives the error, and the message as printed.
+//!
+//! An example is a file test in an `rlx` block, and its message stands in the `text` block behind it. What no text
+//! can give has a `rust` block instead, and the code for it is here.
+
+use crate::filetest;
+use rlx_ir::func::ValueId;
+use rlx_ir::{Code, DType, Error, Graph, verify};
+
+/// Where the blocks of a page are.
+struct Block<'a> {
+    language: &'a str,
+    start: usize,
+    end: usize,
+}
+
+fn blocks(page: &str) -> Vec<Block<'_>> {
+    let mut out: Vec<Block<'_>> = Vec::new();
+    let mut open: Option<Block<'_>> = None;
+    let mut at = 0;
+    for line in page.split_inclusive('\n') {
+        let next = at + line.len();
+        if let Some(rest) = line.strip_prefix("```") {
+            match open.take() {
+                Some(b) => out.push(Block { end: at, ..b }),
+                None => open = Some(Block { language: rest.trim(), start: next, end: next }),
+            }
+        }
+        at = next;
+    }
+    out
+}
+
+/// What the example of a page gives; `None` if it has none.
+pub fn example(code: Code, page: &str) -> Option<Result<String, Error>> {
+    let source = blocks(page).into_iter().find(|b| b.language == "rlx" || b.language == "rust")?;
+    let text = page.get(source.start..source.end)?;
+    Some(match (source.language, code) {
+        ("rlx", _) => filetest::run("example.rlx", text),
+        (_, Code::Foreign) => foreign().map(|()| String::new()),
+        (_, Code::Verify) => broken().map(|()| String::new()),
+        _ => return None,
+    })
+}
+
+/// The page with the message of its example as it is printed now.
+pub fn blessed(code: Code, page: &str) -> String {
+    let Some(Err(e)) = example(code, page) else { return page.into() };
+    match blocks(page).into_iter().find(|b| b.language == "text") {
+        Some(b) => {
+            let (head, tail) = (page.get(..b.start).unwrap_or(""), page.get(b.end..).unwrap_or(""));
+            format!("{head}{e}\n{tail}")
+        }
+        None => page.into(),
+    }
+}
+
+fn foreign() -> Result<(), Error> {
+    let (g, h) = (Graph::new("g"), Graph::new("h"));
+    let x = g.input("x", DType::F32, [2]);
+    h.on_behalf(&rlx_ir::Loc::Unknown, || h.output("y", x));
+    h.finish().map(drop)
+}
+
+fn broken() -> Result<(), Error> {
+    let g = Graph::new("g");
+    let x = g.input("x", DType::F32, [2]);
+    g.output("y", x);
+    let mut f = g.finish()?;
+    if let Some(o) = f.outputs.first_mut() {
+        o.value = ValueId(7);
+    }
+    verify::verify(&f)
+}

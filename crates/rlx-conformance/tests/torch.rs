@@ -8,10 +8,8 @@ use rlx_ir::{Func, Tensor};
 use std::collections::BTreeSet;
 
 /// Ops that mean nothing in PyTorch.
-const WITHOUT_MEANING: &[(&str, &str)] = &[
-    ("barrier", "an instruction to the compiler"),
-    ("size_of", "a size of a symbolic shape"),
-];
+const WITHOUT_MEANING: &[(&str, &str)] =
+    &[("barrier", "an instruction to the compiler"), ("size_of", "a size of a symbolic shape")];
 
 fn family(name: &str) {
     let cases = vectors::load(name).unwrap();

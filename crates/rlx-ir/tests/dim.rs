@@ -1,4 +1,5 @@
 //! The laws of symbolic dimensions, on chosen cases and on random ones.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::HashSet;
 

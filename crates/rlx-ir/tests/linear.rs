@@ -1,4 +1,5 @@
 //! Products and indexing against values worked out by hand and with PyTorch.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use rlx_ir::ops::scatter::ScatterMode;
 use rlx_ir::{DType, Graph, Options, Tensor, Var, dim, eval};

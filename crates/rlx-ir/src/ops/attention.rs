@@ -26,7 +26,8 @@ struct Weights<'g> {
 /// `[b, hq, …]` as `[b, hkv, hq / hkv, …]`: the query heads that share a key head, together.
 fn share<'g>(x: Var<'g>, hkv: &Dim) -> Result<Var<'g>> {
     let shape = x.shape();
-    let group = x.dim(1).exact_div(hkv).ok_or_else(|| Error::new(Code::Dim, "the heads do not group").axis(1))?;
+    let group =
+        x.dim(1).exact_div(hkv).ok_or_else(|| Error::new(Code::Dim, "the heads do not group").axis(1))?;
     let heads = [x.dim(0), hkv.clone(), group];
     Ok(x.reshape(heads.into_iter().chain(shape.into_iter().skip(2)).collect::<Shape>()))
 }
@@ -59,7 +60,8 @@ fn weights<'g>(q: Var<'g>, k: Var<'g>, x: Extras<'g>, a: &Attention) -> Result<W
     }
     // How far the key lies before the query, whose last one stands at the last key.
     let distance = || {
-        let (i, j) = (g.iota(vec![s.clone(), 1.into()], 0, DType::I32), g.iota(vec![t.clone()], 0, DType::I32));
+        let (i, j) =
+            (g.iota(vec![s.clone(), 1.into()], 0, DType::I32), g.iota(vec![t.clone()], 0, DType::I32));
         i + g.size_of(t.clone(), DType::I32) - g.size_of(s.clone(), DType::I32) - j
     };
     let mut nearness = None;
@@ -92,11 +94,16 @@ fn check(c: &Infer<'_>, a: &Attention, extras: usize) -> Result<Type> {
     let t = c.same_dim(2, (1, 2), (2, 2))?;
     let (hq, s) = (c.dim(0, 1)?.clone(), c.dim(0, 2)?.clone());
     if hq.exact_div(&hkv).is_none() {
-        return Err(c.fail(Code::Dim, 3, format!("{hq} query heads on {hkv} key heads")).operand("k").axis(1));
+        return Err(c
+            .fail(Code::Dim, 3, format!("{hq} query heads on {hkv} key heads"))
+            .operand("k")
+            .axis(1));
     }
     let full = vec![b.clone(), hq.clone(), s.clone(), t];
     for i in [extras, extras + 1] {
-        if let Some(x) = c.opt(i) && !broadcast(&full, &x.shape).is_ok_and(|s| s == full) {
+        if let Some(x) = c.opt(i)
+            && !broadcast(&full, &x.shape).is_ok_and(|s| s == full)
+        {
             let text = format!("{x} against {}", Type::new(x.dtype, full));
             return Err(c.fail(Code::Broadcast, 4, text).operand(c.def.operand_name(i)));
         }

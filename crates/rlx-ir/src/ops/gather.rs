@@ -353,7 +353,7 @@ ops! {
         let (dy, update) = (c.dy(0), c.x(1));
         let mut grads = vec![
             Some(dy.dynamic_update_slice(update.zeros_like(), &starts[..])),
-            Some(dy.dynamic_slice(&starts[..], &update.shape())),
+            Some(dy.dynamic_slice(&starts[..], update.shape())),
         ];
         grads.resize(c.operands.len(), None);
         Ok(grads.into())

@@ -30,7 +30,8 @@ fn grouped<'g>(x: Var<'g>, groups: &Dim) -> Result<Var<'g>> {
 
 /// A vector over the channels, so that it broadcasts against x.
 fn per_channel<'g>(v: Option<Var<'g>>, x: Var<'g>) -> Option<Var<'g>> {
-    let shape = std::iter::once(x.dim(1)).chain(std::iter::repeat_n(Dim::constant(1), x.rank().saturating_sub(2)));
+    let shape =
+        std::iter::once(x.dim(1)).chain(std::iter::repeat_n(Dim::constant(1), x.rank().saturating_sub(2)));
     v.map(|v| v.reshape(shape.collect::<Shape>()))
 }
 

@@ -59,10 +59,6 @@ fn check_width(c: &Infer<'_>, what: &str, width: f64, least: f64) -> Result<()> 
     Err(c.fail(Code::Attribute, 2, format!("{what} is {width}")))
 }
 
-fn softplus(x: Var<'_>) -> Var<'_> {
-    x.maximum(0.0) + (-x.abs()).exp().log1p()
-}
-
 ops! {
     /// (x − target)².
     mse_loss: MseLoss(x: Float, target: Float) { reduction: Reduction = Reduction::Mean } -> loss;
@@ -156,9 +152,9 @@ ops! {
     };
     body = |c, a| {
         let [x, target] = c.xs().map(wide);
-        let yes = target * softplus(-x);
+        let yes = target * (-x).softplus();
         let yes = c.opt(2).map_or(yes, |w| yes * wide(w));
-        Ok(reduce(yes + (1.0 - target) * softplus(x), a.reduction, c.x(0).dtype()))
+        Ok(reduce(yes + (1.0 - target) * x.softplus(), a.reduction, c.x(0).dtype()))
     };
     samples = |s| {
         let p = f([3, 4]).within(0.1, 0.9);

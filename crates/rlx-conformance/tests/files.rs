@@ -1,5 +1,6 @@
 //! The file tests of `tests/ir`. After a change on purpose: `cargo run -p rlx-conformance --bin bless`.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#![allow(clippy::panic, clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use rlx_conformance::filetest;
 use rlx_ir::text::{parse, print};

@@ -360,7 +360,7 @@ impl<'a> Parser<'a> {
 
     /// `name (ports) { nodes; yield name = value, … }`.
     fn region(&mut self, role: &str) -> Result<Func> {
-        if self.lex.peek_second()? != Tok::Punct('(') {
+        if self.lex.peek()?.0 != Tok::Name(role) && self.lex.peek_second()? != Tok::Punct('(') {
             let (tok, span) = self.lex.take()?;
             return Err(self.lex.unexpected(
                 &tok,

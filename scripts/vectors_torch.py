@@ -1,68 +1,64 @@
 #!/usr/bin/env python3
-"""Writes OUT/torch.txt: digests of convolution, pooling, indexing and transforms as PyTorch computes them in f64.
+"""Writes vectors/torch: what PyTorch makes of every op that means something to it, gradients included.
 
-A line per case: name, then the digests of the result and of the gradient to each input. Inputs are sin(i + seed)
-over the flat index; a digest is the sum of y[i] * cos(i). crates/rlx-ir/tests/torch.rs compares.
+    cargo xtask vectors torch
+    python scripts/vectors_torch.py [OUT [FAMILY…]]
+
+One file per module of scripts/vectors, which says what its cases are; scripts/vectors/core.py says how a case is
+written. The same version of PyTorch writes the same bytes.
 """
 
-import pathlib
+import importlib
 import sys
+import warnings
+from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 
-LINES = []
+from vectors.core import Family
+
+FAMILIES = [
+    "arithmetic",
+    "math",
+    "activations",
+    "casts",
+    "reductions",
+    "cumulative",
+    "shapes",
+    "indexing",
+    "sorting",
+    "linear",
+    "convolution",
+    "pooling",
+    "fourier",
+    "softmax",
+    "norms",
+    "losses",
+    "rope",
+    "attention",
+    "ssm",
+    "quantized",
+    "random",
+    "collectives",
+    "control",
+]
 
 
-def wave(*shape, seed=0):
-    n = 1
-    for d in shape:
-        n *= d
-    return torch.sin(torch.arange(n, dtype=torch.float64) + seed).reshape(shape).requires_grad_()
+def main():
+    out = Path(sys.argv[1] if len(sys.argv) > 1 else "vectors") / "torch"
+    out.mkdir(parents=True, exist_ok=True)
+    warnings.simplefilter("ignore")  # what PyTorch warns of is here on purpose
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    total, size = 0, 0
+    for name in sys.argv[2:] or FAMILIES:
+        family = Family(name)
+        importlib.import_module(f"vectors.{name}").cases(family)
+        written = family.save(out / f"{name}.safetensors")
+        print(f"{name:14} {len(family.list):4} cases {written:9,} bytes")
+        total, size = total + len(family.list), size + written
+    print(f"{'all':14} {total:4} cases {size:9,} bytes")
 
 
-def digest(y):
-    y = torch.view_as_real(y) if y.is_complex() else y
-    y = y.to(torch.float64).flatten()
-    return (y * torch.cos(torch.arange(y.numel(), dtype=torch.float64))).sum().item()
-
-
-def show(name, y, *wrt):
-    """The digest of y, then of the gradients of (y * w).sum() with w = wave of seed 9."""
-    out = [digest(y)]
-    if wrt:
-        loss = (y * wave(*y.shape, seed=9)).sum()
-        out += [digest(g) for g in torch.autograd.grad(loss, wrt)]
-    LINES.append(" ".join([name, *map(repr, out)]))
-
-
-x, w, b = wave(2, 4, 7, 6), wave(6, 2, 3, 2, seed=1), wave(6, seed=2)
-show("conv", F.conv2d(x, w, b, stride=(2, 1), padding=(1, 2), dilation=(1, 2), groups=2), x, w, b)
-xp = F.pad(x, (0, 1, 2, 0))
-show("conv_asymmetric", F.conv2d(xp, w, None, stride=(3, 2), groups=2), x, w)
-x, w, b = wave(2, 4, 3, 4), wave(4, 3, 3, 2, seed=1), wave(6, seed=2)
-y = F.conv_transpose2d(x, w, b, stride=(2, 3), padding=(1, 0), output_padding=(1, 2), dilation=(2, 1), groups=2)
-show("conv_transpose", y, x, w, b)
-y = F.conv_transpose2d(x, w, b, stride=(2, 1), padding=(1, 0), output_padding=(2, 0), dilation=(3, 1), groups=2)
-show("conv_transpose_wide", y, x, w, b)
-x = wave(2, 2, 7, 8)
-show("max_pool", F.max_pool2d(x, (3, 2), (2, 2), (1, 0), (1, 2), ceil_mode=False), x)
-show("max_pool_ceil", F.max_pool2d(x, (2, 3), (2, 2), (1, 1), ceil_mode=True), x)
-show("avg_pool_ceil", F.avg_pool2d(x, (2, 3), (2, 2), (1, 1), ceil_mode=True), x)
-show("avg_pool_ceil_inside", F.avg_pool2d(x, (3, 3), (2, 2), (1, 1), ceil_mode=True, count_include_pad=False), x)
-x = wave(3, 7)
-show("rfft", torch.view_as_real(torch.fft.rfft(x)), x)
-x = wave(3, 5, 2)
-show("irfft", torch.fft.irfft(torch.view_as_complex(x), n=8), x)
-show("fft", torch.view_as_real(torch.fft.fft(torch.view_as_complex(x))), x)
-x, y = wave(2, 3, 4), wave(4, 2, 3, 5, seed=1)
-show("einsum", torch.einsum("bij,jbkc->ikc", x, y), x, y)
-x = wave(3, 6)
-v, i = torch.topk(x, 3)
-show("top_k", v, x)
-show("top_k_indices", i)
-x, at, u = wave(5), torch.tensor([0, 2, 0, 4, 4, 2]), wave(6, seed=3)
-for mode, name in [("sum", "add"), ("amax", "max"), ("amin", "min"), ("prod", "mul")]:
-    show("scatter_" + name, x.scatter_reduce(0, at, u, mode), x, u)
-
-(pathlib.Path(sys.argv[1]) / "torch.txt").write_text("\n".join(LINES) + "\n")
+if __name__ == "__main__":
+    main()

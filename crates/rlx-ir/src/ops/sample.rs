@@ -61,7 +61,7 @@ ops! {
         let mut kept = sorted;
         if a.top_k > 0 {
             let rank = c.g.iota(vec![sorted.dim(-1)], 0, DType::I64);
-            kept = rank.less(a.top_k as f64).select(kept, never);
+            kept = rank.less(a.top_k.min(crate::types::MAX_ELEMENTS) as f64).select(kept, never);
         }
         if a.top_p < 1.0 {
             let before = kept.softmax(-1).cumsum(-1, true, false);

@@ -87,7 +87,9 @@ fn apply(def: &'static rlx_ir::op::OpDef, args: &[Option<Arg>], attrs: Vec<AttrV
     let vars = args.iter().enumerate().map(make).collect::<rlx_ir::Result<Vec<_>>>()?;
     let results = g.emit(def, attrs, vars, vec![]);
     let total: i64 = results.iter().filter_map(|r| r.ty().numel().upper()).sum();
-    if !g.errors().is_empty() || total > 10_000 {
+    // Ranks that do not run are the caller's mistake, not the attribute's.
+    let alone = !matches!(def.meaning, rlx_ir::op::Meaning::Collective(_));
+    if !g.errors().is_empty() || total > 10_000 || !alone {
         return Ok(());
     }
     g.output("y", results[0]);

@@ -1,6 +1,5 @@
 //! What is written about ops and errors is true.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-#![allow(clippy::panic, reason = "helpers of tests may panic as tests do")]
 
 use rlx_conformance::{errordoc, filetest, opsdoc};
 use rlx_ir::Code;

@@ -1,6 +1,5 @@
 //! The file tests of `tests/ir`. After a change on purpose: `cargo run -p rlx-conformance --bin bless`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-#![allow(clippy::panic, reason = "helpers of tests may panic as tests do")]
 
 use rlx_conformance::filetest;
 use rlx_ir::text::{parse, print};

@@ -1,6 +1,5 @@
 //! The text format: both directions, the errors, and texts that mean harm.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-#![allow(clippy::panic, reason = "helpers of tests may panic as tests do")]
 
 use rlx_ir::attr::AttrValue;
 use rlx_ir::func::{PortKind, Source};

@@ -6,3 +6,4 @@ pub mod filetest;
 pub mod opsdoc;
 pub mod random;
 pub mod sampled;
+pub mod vectors;

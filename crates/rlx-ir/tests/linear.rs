@@ -1,5 +1,5 @@
-//! Products and indexing against values worked out by hand and with PyTorch.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+//! Products and indexing against values worked out by hand.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use rlx_ir::ops::scatter::ScatterMode;
 use rlx_ir::{DType, Graph, Options, Tensor, Var, dim, eval};
@@ -90,7 +90,7 @@ fn dynamic_slices_are_moved_inside() {
 /// Every sample of these files evaluates to what its shape rule says (the oracle checks it).
 #[test]
 fn samples_evaluate() {
-    let mine = ["dot", "linear", "gather", "scatter", "sort", "conv", "conv_grad", "pool", "fft"];
+    let mine = ["dot", "linear", "gather", "scatter", "sort", "conv", "window", "pool", "fft"];
     let files =
         rlx_ir::ops::all().iter().filter(|d| mine.iter().any(|m| d.file.ends_with(&format!("/{m}.rs"))));
     for def in files {

@@ -195,7 +195,7 @@ fn rope_turns_and_turns_back() {
 fn rope_tables_are_those_of_llama_3_and_exact_far_out() {
     let g = Graph::new("table");
     let llama = RopeTable {
-        positions: 60001.into(),
+        positions: 9001.into(),
         n_rot: 128,
         base: 500000.0,
         scaling: RopeScaling::Llama3,
@@ -206,18 +206,18 @@ fn rope_tables_are_those_of_llama_3_and_exact_far_out() {
     for dtype in [DType::F64, DType::F32] {
         let [cos, sin] = g.rope_table(RopeTable { dtype, ..llama.clone() });
         let name = dtype.to_string();
-        g.output(&format!("cos.{name}"), cos.narrow(0, 60000, 1));
-        g.output(&format!("sin.{name}"), sin.narrow(0, 60000, 1));
+        g.output(&format!("cos.{name}"), cos.narrow(0, 9000, 1));
+        g.output(&format!("sin.{name}"), sin.narrow(0, 9000, 1));
     }
     let out = eval(&g.finish().unwrap(), &[], &Options::default()).unwrap();
     let want = [
-        (0, -0.2885436231362934, 0.9574667501001697),
-        (30, 0.8067264381056254, 0.5909250832900992),
-        (33, 0.9961365687945095, -0.08781763097636767),
-        (63, 0.9998304752689311, 0.018412515404021144),
+        (0, -0.7881785419506256, 0.615446655696971),
+        (30, 0.9760437695084149, -0.21757426319260373),
+        (33, -0.9468980884043119, 0.3215338398617786),
+        (63, 0.9999961855882011, 0.0027620298781779163),
     ];
     for (j, cos, sin) in want {
-        for (at, limit) in [(0, 1e-9), (2, 2e-5)] {
+        for (at, limit) in [(0, 1e-9), (2, 2e-6)] {
             assert!(
                 (out[at].1.f64s()[j] - cos).abs() < limit && (out[at + 1].1.f64s()[j] - sin).abs() < limit
             );

@@ -117,3 +117,26 @@ fn gradients_pass_through_fake_quantisation() {
     close(&get("grad.x"), &[0.0, 1.0, 0.0], "x");
     close(&get("grad.scale"), &[-8.0 + (3.0 - 2.6) + 7.0], "scale");
 }
+
+#[test]
+fn sizes_may_be_symbolic() {
+    let (m, k, n) = (rlx_ir::dim("m", 9), rlx_ir::dim("k", 40), rlx_ir::dim("n", 9));
+    let int8 = DType::parse("packed<int8:4>").unwrap();
+    let g = Graph::new("symbols");
+    let x = g.input("x", DType::F32, [m.clone(), k.clone()]);
+    let w = g.input("w", DType::F32, [k.clone(), n.clone()]).quantize(int8);
+    let experts = g.input("experts", DType::I32, [m.clone()]);
+    let all = g.input("all", DType::F32, [2.into(), k.clone(), n.clone()]).quantize(int8);
+    let y = x.dequant_matmul(w, None, false) + x.dequant_matmul_grouped(all, experts, None, false);
+    g.output("loss", y.sum_all());
+    let f = rlx_ir::transform::vjp(&g.finish().unwrap(), &["loss"], &["x"]).unwrap();
+    let ones = |shape: &[usize]| Tensor::new(shape, &vec![1f32; shape.iter().product()]).unwrap();
+    let (x, w, all) = (ones(&[3, 6]), ones(&[6, 2]), ones(&[2, 6, 2]));
+    let experts = Tensor::new(&[3], &[0i32, 1, 5]).unwrap();
+    let data = [("x", &x), ("w", &w), ("all", &all), ("experts", &experts)];
+    let out = eval(&f, &data, &Options::default()).unwrap();
+    // The third row has an expert that does not exist.
+    close(&out[0].1.f64s(), &[3.0 * 12.0 + 2.0 * 12.0], "loss");
+    let rows = [[4.0; 6], [4.0; 6], [2.0; 6]].concat();
+    close(&out[1].1.f64s(), &rows, "gradient");
+}

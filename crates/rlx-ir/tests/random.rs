@@ -37,7 +37,7 @@ fn element_i_is_word_i_mod_4_of_block_i_div_4() {
 #[test]
 fn bits_are_those_of_randomgen() {
     let seed = [0x1234_5678, 0x9abc_def0];
-    let blocks = |stream| {
+    let blocks = |stream: i64| {
         run(&seed, |s| s.random_bits([13], stream))[4..].iter().map(|x| *x as u32).collect::<Vec<_>>()
     };
     assert_eq!(
@@ -55,7 +55,7 @@ fn bits_are_those_of_randomgen() {
         ]
     );
     assert_eq!(
-        blocks((7 << 32) | 5),
+        blocks((7i64 << 32) | 5),
         [
             0x3447_53e3,
             0x8fd3_dfb1,
@@ -98,4 +98,21 @@ fn moments_are_those_of_the_distributions() {
     });
     near(mean(&d), 1.0, 0.02);
     assert!(d.iter().all(|x| *x == 0.0 || (*x - 4.0 / 3.0).abs() < 1e-6));
+}
+
+#[test]
+fn shapes_may_be_symbolic() {
+    let (s, t) = (rlx_ir::dim("s", 9), rlx_ir::dim("t", 9));
+    let g = Graph::new("symbols");
+    let seed = g.input("seed", DType::U32, [2]);
+    let x = g.input("x", DType::F32, [s.clone(), t.clone()]);
+    g.output("normal", seed.normal([s.clone(), t.clone()], 0.0, 1.0, DType::F32, 0));
+    g.output("dropped", x.dropout(seed, 0.5, 0));
+    let narrow = rlx_ir::ops::sample::Sample { top_k: 2, top_p: 0.9, min_p: 0.1, ..Default::default() };
+    g.output("ids", x.sample(seed, narrow));
+    let f = g.finish().unwrap();
+    let (seed, x) = (Tensor::new(&[2], &[1u32, 2]).unwrap(), Tensor::new(&[3, 5], &[0.5f32; 15]).unwrap());
+    let out = eval(&f, &[("seed", &seed), ("x", &x)], &Options::default()).unwrap();
+    assert_eq!(out[0].1.f64s(), run(&[1, 2], |s| s.normal([15], 0.0, 1.0, DType::F32, 0)));
+    assert_eq!(out[2].1.shape(), [3]);
 }

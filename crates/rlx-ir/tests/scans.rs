@@ -277,3 +277,70 @@ fn gradients_do_not_depend_on_the_planned_length() {
         got.iter().zip(&want).for_each(|(a, b)| close(a, b));
     }
 }
+
+/// Every size a symbol: the graphs, their gradients and their batches can be built, and give what constant sizes give.
+#[test]
+fn all_sizes_may_be_symbols() {
+    let (b, s, h, p, n) = (dim("b", 4), dim("s", 40), dim("h", 6), dim("p", 5), dim("n", 9));
+    let (two_h, k) = (&h * 2, dim("k", 20) + 1);
+    let check = |build: &dyn for<'g> Fn(&'g Graph) -> [rlx_ir::Var<'g>; 2], wrt: &[&str]| {
+        let g = Graph::new("symbols");
+        {
+            let [y, last] = build(&g);
+            g.output("loss", y.sum_all() + last.sum_all());
+        }
+        let f = g.finish().unwrap();
+        let back = transform::vjp(&f, &["loss"], wrt).unwrap();
+        let axes: Vec<(&str, i64)> = wrt.iter().map(|n| (*n, 0)).collect();
+        transform::vmap(&back, &axes, &dim("batch", 8), 0).unwrap();
+        transform::vmap(&f, &axes[..1], &dim("batch", 8), 0).unwrap();
+        let data: Named = back
+            .ports
+            .iter()
+            .map(|port| {
+                let sizes = [("b", 2), ("s", 5), ("h", 2), ("p", 3), ("n", 2), ("k", 2)];
+                let mut bindings = rlx_ir::Bindings::new();
+                for (n, v) in sizes {
+                    bindings.insert(n, v);
+                }
+                let shape =
+                    back.ty(port.value).unwrap().shape.iter().map(|d| d.eval(&bindings).unwrap() as usize);
+                let name: &'static str = wrt_name(&port.name);
+                (name, random(&mut Rng::new(4), &shape.collect::<Vec<_>>(), 0.1, 0.9))
+            })
+            .collect();
+        assert!(run(&back, &data).iter().flatten().all(|x| x.is_finite()));
+    };
+    let f = DType::F64;
+    check(
+        &|g| {
+            let x = g.input("x", f, [&b, &s, &two_h, &p].map(Clone::clone));
+            let dt = g.input("dt", f, [&b, &s, &two_h].map(Clone::clone));
+            let a = g.input("a", f, [two_h.clone()]);
+            let bb = g.input("b", f, [&b, &s, &h, &n].map(Clone::clone));
+            x.ssd(dt, a, bb, bb, a, x, a, None, true)
+        },
+        &["x", "dt", "a", "b"],
+    );
+    check(
+        &|g| {
+            let q = g.input("q", f, [&b, &s, &h, &p].map(Clone::clone));
+            let v = g.input("v", f, [&b, &s, &two_h, &n].map(Clone::clone));
+            let beta = g.input("beta", f, [&b, &s, &two_h].map(Clone::clone));
+            q.gated_delta_net(q, v, beta, beta, None, GatedDeltaNet::default())
+        },
+        &["q", "v", "beta"],
+    );
+    check(
+        &|g| {
+            let x = g.input("x", f, [&b, &s, &h].map(Clone::clone));
+            let w = g.input("w", f, [&h, &k].map(Clone::clone));
+            x.causal_conv1d(w, None, None, true)
+        },
+        &["x", "w"],
+    );
+}
+
+fn wrt_name(name: &str) -> &'static str {
+    ["x", "dt", "a", "b", "q", "v", "beta", "w"].into_iter().find(|n| *n == name).unwrap()
+}

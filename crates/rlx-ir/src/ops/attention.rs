@@ -84,7 +84,8 @@ fn weights<'g>(q: Var<'g>, k: Var<'g>, x: Extras<'g>, a: &Attention) -> Result<W
     Ok(Weights { p: e / sum.equal(0.0).select(sum.ones_like(), sum), cap_slope, nearness, scale })
 }
 
-/// The shape rules that attention and its gradient share; the operands from `extras` on are mask, bias and slopes.
+/// The shape rules that attention and its gradient share; the operands from `extras` on are mask, bias and
+/// slopes.
 fn check(c: &Infer<'_>, a: &Attention, extras: usize) -> Result<Type> {
     (0..3).try_for_each(|i| c.rank(1, i, 4))?;
     let b = c.same_dim(2, (0, 0), (1, 0))?;
@@ -142,8 +143,8 @@ impl<'g> Fold<'_, 'g> {
     fn operand(&self, i: usize) -> Var<'g> {
         self.merge(self.c.bx(i))
     }
-    /// An operand that broadcasts to `rank` axes: as it is if nothing in it depends on the batches and it may be, else
-    /// with both batches written out.
+    /// An operand that broadcasts to `rank` axes: as it is if nothing in it depends on the batches and it may
+    /// be, else with both batches written out.
     fn broadcasting(&self, i: usize, rank: usize, may_stay: bool) -> Option<Var<'g>> {
         let x = self.c.opt(i)?;
         let whole = !self.c.is_batched(i) && (x.rank() < rank || x.dim(0).is(1));
@@ -170,17 +171,22 @@ impl<'g> Fold<'_, 'g> {
 
 ops! {
     /// Attention of q `[b, hq, s, d]` on k `[b, hkv, t, d]` and v `[b, hkv, t, dv]`: softmax(scores) · v, with
-    /// scores = scale · q · kᵀ. Query head i uses key head i / (hq / hkv). In this order:
-    /// `scale` is 1 / √d if left out; `softcap` bends the scores to softcap · tanh(scores / softcap); `bias`, which
-    /// broadcasts to `[b, hq, s, t]`, is added; so is −slope · |i + t − s − j| (ALiBi) with a slope for each head, `[hq]`
-    /// or `[b, hq]`.
-    /// Query i stands at key i + t − s: the last query at the last key. It sees key j unless forbidden: `causal` forbids
-    /// keys behind it, `window` w forbids keys at a distance of w or more, `mask` forbids keys where it is false
-    /// (it broadcasts to `[b, hq, s, t]`), a bias of −inf forbids its key. A query that sees nothing gives 0, and its
-    /// gradients are 0.
+    /// scores = scale · q · kᵀ; query head i uses key head i / (hq / hkv). In this order:
+    ///
+    /// - `scale` is 1 / √d if left out;
+    /// - `softcap` bends the scores to softcap · tanh(scores / softcap);
+    /// - `bias`, which broadcasts to `[b, hq, s, t]`, is added;
+    /// - −slope · |i + t − s − j| is added (ALiBi), with a slope for each head, `[hq]` or `[b, hq]`.
+    ///
+    /// Query i stands at key i + t − s: the last query at the last key. It sees every key but these: with
+    /// `causal` those after its own, with `window` w those at a distance of w or more, those where `mask` (it
+    /// broadcasts to `[b, hq, s, t]`) is false, those where the bias is −inf. A query that sees nothing gives 0,
+    /// and so are its gradients.
     attention: Attention(q: Float, k: Float, v: Float, mask: opt Bool, bias: opt Float, slopes: opt Float)
-        with { scale: Option<f64> = None, causal: bool = false, window: Option<i64> = None, softcap: Option<f64> = None }
-        -> y;
+        with {
+            scale: Option<f64> = None, causal: bool = false, window: Option<i64> = None,
+            softcap: Option<f64> = None,
+        } -> y;
     constraints = [
         "q, k and v have four axes",
         "q, k, v agree in b; q, k in d; k, v in hkv and t",
@@ -252,14 +258,16 @@ ops! {
     };
     tolerance = tol(4e-6, 4e-3, 3e-2);
 
-    /// The gradients of `attention`: dq, dk and dv, then dbias if there is a bias, then dslopes if there are slopes, each
-    /// with the shape of its operand. With p the softmax: dv = pᵀ · dy, ds = p · (dp − Σ p · dp) with dp = dy · vᵀ,
-    /// dq = scale · ds · k and dk = scale · dsᵀ · q (through the soft cap), dbias is ds summed to the bias, and dslopes
-    /// is −|distance| · ds summed.
+    /// The gradients of `attention`: dq, dk and dv, then dbias if there is a bias, then dslopes if there are
+    /// slopes, each with the shape of its operand. With p the softmax: dv = pᵀ · dy, ds = p · (dp − Σ p · dp)
+    /// with dp = dy · vᵀ, dq = scale · ds · k and dk = scale · dsᵀ · q (through the soft cap), dbias is ds
+    /// summed to the bias, and dslopes is −|distance| · ds summed.
     attention_grad: AttentionGrad(q: Float, k: Float, v: Float, dy: Float, mask: opt Bool, bias: opt Float,
         slopes: opt Float)
-        with { scale: Option<f64> = None, causal: bool = false, window: Option<i64> = None, softcap: Option<f64> = None }
-        -> [grads];
+        with {
+            scale: Option<f64> = None, causal: bool = false, window: Option<i64> = None,
+            softcap: Option<f64> = None,
+        } -> [grads];
     constraints = [
         "q, k and v have four axes",
         "q, k, v agree in b; q, k in d; k, v in hkv and t",
@@ -301,7 +309,8 @@ ops! {
         let (bias, slopes) = (fold.broadcasting(5, 4, false), fold.broadcasting(6, 2, false));
         let mut d = q.attention_grad(k, v, dy, mask, bias, slopes, a.clone()).into_iter();
         let mut grads: Vec<Var<'_>> = d.by_ref().take(3).map(|d| fold.split(d)).collect();
-        grads.extend([5, 6].into_iter().filter(|i| c.opt(*i).is_some()).zip(d).map(|(i, d)| fold.unbroadcast(i, d)));
+        let given = [5, 6].into_iter().filter(|i| c.opt(*i).is_some());
+        grads.extend(given.zip(d).map(|(i, d)| fold.unbroadcast(i, d)));
         Ok(grads)
     };
     samples = |s| {

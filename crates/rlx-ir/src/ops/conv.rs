@@ -1,6 +1,6 @@
 //! Convolution and its two transposes. All three are one trilinear form in x, w and y,
-//! `Σ x[n, c, o·stride + k·dilation − padding_lo] · w[m, c, k] · y[n, m, o]`, each solved for one of the three; so the
-//! gradients of each are the other two, to any order.
+//! `Σ x[n, c, o·stride + k·dilation − padding_lo] · w[m, c, k] · y[n, m, o]`, each solved for one of the
+//! three; so the gradients of each are the other two, to any order.
 
 use crate::ops::window::{Windows, spread};
 use crate::prelude::*;
@@ -39,14 +39,20 @@ impl Form {
         }
     }
 
-    /// The attributes have an entry per spatial axis or none (constraint `n`), and groups is positive (`n + 1`).
+    /// The attributes have an entry per spatial axis or none (constraint `n`), and groups is positive
+    /// (`n + 1`).
     fn check(&self, c: &Infer<'_>, n: usize, spatial: usize) -> Result<()> {
-        Windows::check_attrs(c, n, spatial, &[
-            ("stride", &self.stride, 1),
-            ("dilation", &self.dilation, 1),
-            ("padding_lo", &self.padding_lo, i64::MIN),
-            ("padding_hi", &self.padding_hi, i64::MIN),
-        ])?;
+        Windows::check_attrs(
+            c,
+            n,
+            spatial,
+            &[
+                ("stride", &self.stride, 1),
+                ("dilation", &self.dilation, 1),
+                ("padding_lo", &self.padding_lo, i64::MIN),
+                ("padding_hi", &self.padding_hi, i64::MIN),
+            ],
+        )?;
         if self.groups < 1 {
             return Err(c.fail(Code::Attribute, n + 1, format!("groups is {}", self.groups)));
         }
@@ -103,7 +109,8 @@ fn sum_per_channel(dy: Var<'_>) -> Var<'_> {
     dy.sum((0..dy.rank() as i64).filter(|i| *i != 1).collect::<Vec<_>>(), false)
 }
 
-/// A bias `[.., channels]` with its channels on axis 1 behind the axes before them, as many axes as `rank` in all.
+/// A bias `[.., channels]` with its channels on axis 1 behind the axes before them, as many axes as `rank` in
+/// all.
 fn per_channel<'g>(bias: Var<'g>, lead: usize, rank: usize) -> Var<'g> {
     let (own, one) = (bias.shape(), Dim::constant(1));
     let batch = own.iter().take(lead).cloned();
@@ -133,7 +140,8 @@ fn split<'g>(x: Var<'g>, i: usize, outer: &Dim, inner: Dim) -> Var<'g> {
     x.reshape(shape)
 }
 
-/// A batch (axis 0) put into the channels (axis `at + 1`): within each group, outside of the group's own channels.
+/// A batch (axis 0) put into the channels (axis `at + 1`): within each group, outside of the group's own
+/// channels.
 fn batch_into_groups<'g>(x: Var<'g>, at: usize, groups: i64) -> Result<Var<'g>> {
     let groups = Dim::constant(groups);
     let own = x.dim(at as i64 + 1).exact_div(&groups);
@@ -156,16 +164,17 @@ ops! {
     /// Cross-correlation over any number of spatial axes, as `Conv` of ONNX and PyTorch:
     /// `y[n, m, o] = bias[m] + Σ_{c, k} x[n, c, o·stride + k·dilation − padding_lo] · w[m, c, k]`,
     /// where x counts as 0 outside of its axes, and c runs over the channels of the group that m is in.
-    /// x is `[batch, channels, spatial..]`, w is `[out channels, channels / groups, kernel..]`, bias is `[out channels]`.
-    /// An empty list stands for stride 1, dilation 1, padding 0. Negative padding cuts elements off.
-    /// A spatial axis of the result is `floor((size + padding − dilation·(kernel − 1) − 1) / stride) + 1`.
+    /// x is `[batch, channels, spatial..]`, w is `[out channels, channels / groups, kernel..]`, bias is
+    /// `[out channels]`. An empty list stands for stride 1, dilation 1, padding 0. Negative padding cuts
+    /// elements off. A spatial axis of the result is
+    /// `floor((size + padding − dilation·(kernel − 1) − 1) / stride) + 1`.
     conv: Conv(x: Float, w: Float, bias: opt Float) with {
         stride: Vec<i64> = vec![], padding_lo: Vec<i64> = vec![], padding_hi: Vec<i64> = vec![],
         dilation: Vec<i64> = vec![], groups: i64 = 1
     } -> y;
     constraints = [
         "x has a batch, a channel and at least one spatial axis, and w has as many axes",
-        "stride, dilation, padding_lo and padding_hi are empty or have an entry per spatial axis; stride, dilation >= 1",
+        "the lists are empty or have an entry per spatial axis; stride, dilation >= 1",
         "groups >= 1",
         "axis 1 of w times groups is axis 1 of x",
         "groups divides axis 0 of w",
@@ -254,14 +263,15 @@ ops! {
     tolerance = tol(1e-5, 5e-3, 4e-2);
 
     /// The gradient of `conv` with respect to x, of spatial sizes `spatial`:
-    /// `dx[n, c, i] = Σ dy[n, m, o] · w[m, c, k]` over all m, o, k with `o·stride + k·dilation − padding_lo = i`.
+    /// `dx[n, c, i] = Σ dy[n, m, o] · w[m, c, k]` over all m, o, k with
+    /// `o·stride + k·dilation − padding_lo = i`.
     conv_grad_input: ConvGradInput(dy: Float, w: Float) {
         spatial: Dims, stride: Vec<i64> = vec![], padding_lo: Vec<i64> = vec![], padding_hi: Vec<i64> = vec![],
         dilation: Vec<i64> = vec![], groups: i64 = 1
     } -> dx;
     constraints = [
-        "dy has a batch, a channel and at least one spatial axis, w has as many axes, and spatial an entry per spatial axis",
-        "stride, dilation, padding_lo and padding_hi are empty or have an entry per spatial axis; stride, dilation >= 1",
+        "dy and w have at least three axes, equally many, and spatial has an entry per spatial axis",
+        "the lists are empty or have an entry per spatial axis; stride, dilation >= 1",
         "groups >= 1",
         "axis 1 of dy is axis 0 of w",
         "groups divides axis 0 of w",
@@ -356,8 +366,8 @@ ops! {
         dilation: Vec<i64> = vec![], groups: i64 = 1
     } -> dw;
     constraints = [
-        "x has a batch, a channel and at least one spatial axis, dy has as many axes, and kernel an entry per spatial axis",
-        "stride, dilation, padding_lo and padding_hi are empty or have an entry per spatial axis; stride, dilation >= 1",
+        "x and dy have at least three axes, equally many, and kernel has an entry per spatial axis",
+        "the lists are empty or have an entry per spatial axis; stride, dilation >= 1",
         "groups >= 1",
         "axis 0 of dy is axis 0 of x",
         "groups divides axis 1 of x and of dy",
@@ -445,11 +455,12 @@ ops! {
     };
     tolerance = tol(1e-5, 5e-3, 4e-2);
 
-    /// Transposed convolution, as `ConvTranspose` of ONNX and PyTorch: every element of x adds its multiple of the kernel,
-    /// `y[n, m, i·stride + k·dilation − padding_lo] += x[n, c, i] · w[c, m, k]`, and bias[m] is added everywhere.
-    /// x is `[batch, channels, spatial..]`, w is `[channels, out channels / groups, kernel..]`, bias is `[out channels]`.
-    /// A spatial axis of the result is
-    /// `(size − 1)·stride − padding + dilation·(kernel − 1) + output_padding + 1`. Empty lists are as for `conv`.
+    /// Transposed convolution, as `ConvTranspose` of ONNX and PyTorch: every element of x adds its multiple
+    /// of the kernel, `y[n, m, i·stride + k·dilation − padding_lo] += x[n, c, i] · w[c, m, k]`, and bias[m]
+    /// is added everywhere. x is `[batch, channels, spatial..]`, w is
+    /// `[channels, out channels / groups, kernel..]`, bias is `[out channels]`. A spatial axis of the result
+    /// is `(size − 1)·stride − padding + dilation·(kernel − 1) + output_padding + 1`. Empty lists are as for
+    /// `conv`.
     conv_transpose: ConvTranspose(x: Float, w: Float, bias: opt Float) with {
         stride: Vec<i64> = vec![], padding_lo: Vec<i64> = vec![], padding_hi: Vec<i64> = vec![],
         output_padding: Vec<i64> = vec![], dilation: Vec<i64> = vec![], groups: i64 = 1

@@ -61,7 +61,8 @@ fn picked<'g>(x: Var<'g>, hit: Var<'g>) -> Var<'g> {
 ops! {
     /// The cross-entropy of softmax(logits) with one target class per row; the classes are the last axis.
     /// With p = log softmax(logits) and e = label_smoothing, the loss of a row is
-    /// −(1 − e) · p[target] − e · mean(p).
+    /// `−(1 − e) · p[target] − e · mean(p)`.
+    ///
     /// A row whose target is `ignore_index`, or no class at all, has loss 0 and gradient 0. `mean` divides by the
     /// number of the other rows (NaN if there are none).
     cross_entropy: CrossEntropy(logits: Float, targets: Index)
@@ -110,8 +111,9 @@ ops! {
     };
     tolerance = tol(4e-6, 4e-3, 3e-2);
 
-    /// The gradient of `cross_entropy` to the logits: w · (softmax − (1 − e) · one-hot target − e / classes), where w
-    /// is dy of the row, or dy itself (`sum`), or dy over the number of rows that count (`mean`); 0 in the other rows.
+    /// The gradient of `cross_entropy` to the logits: w · (softmax − (1 − e) · one-hot target − e / classes),
+    /// where w is dy of the row, or dy itself (`sum`), or dy over the number of rows that count (`mean`); 0
+    /// in the other rows.
     cross_entropy_grad: CrossEntropyGrad(logits: Float, targets: Index, dy: Float)
         { ignore_index: i64 = -100, label_smoothing: f64 = 0.0, reduction: Reduction = Reduction::Mean } -> dlogits;
     constraints = [
@@ -194,9 +196,9 @@ ops! {
     };
     tolerance = tol(4e-6, 4e-3, 3e-2);
 
-    /// −x at the target class of each row, for x that are log-probabilities; the classes are the last axis.
-    /// A row whose target is `ignore_index`, or no class at all, has loss 0 and gradient 0. `mean` divides by the
-    /// number of the other rows (NaN if there are none).
+    /// −x at the target class of each row, for x that are log-probabilities; the classes are the last axis. A
+    /// row whose target is `ignore_index`, or no class at all, has loss 0 and gradient 0. `mean` divides by
+    /// the number of the other rows (NaN if there are none).
     nll_loss: NllLoss(x: Float, targets: Index)
         { ignore_index: i64 = -100, reduction: Reduction = Reduction::Mean } -> loss;
     constraints = ["x has at least one axis", "targets have the shape of x without the last axis"];

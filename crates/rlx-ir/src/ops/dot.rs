@@ -49,7 +49,8 @@ fn grad<'g>(c: &VjpCx<'g>, a: &DotGeneral, i: usize) -> Result<Var<'g>> {
     let of_dy = ints(first_free..first_free + r.free[other].len());
     let (of_other, batches) = (ints(r.free[other].iter().copied()), ints(0..batch));
     let d = c.dy(0).dot_general(c.x(other), of_dy, of_other, batches, ints(r.batch[other].iter().copied()));
-    // The axes of d: batch, own free axes, then the contracted ones in the order in which the other operand has them.
+    // The axes of d: batch, own free axes, then the contracted ones in the order in which the other operand
+    // has them.
     let mut pairs: Vec<(usize, usize)> =
         r.contract[other].iter().copied().zip(r.contract[own].iter().copied()).collect();
     pairs.sort_unstable();
@@ -69,8 +70,8 @@ fn inner_axes(x: usize, y: usize) -> (usize, usize) {
     (x.saturating_sub(1), y.saturating_sub(2))
 }
 
-/// `matmul` as one `dot_general`. A leading axis is a batch where both operands have it, and a free axis of the one
-/// that has it: nothing is repeated. An axis of size 1 is taken out, and put back at the end.
+/// `matmul` as one `dot_general`. A leading axis is a batch where both operands have it, and a free axis of
+/// the one that has it: nothing is repeated. An axis of size 1 is taken out, and put back at the end.
 fn product_of<'g>(x: Var<'g>, y: Var<'g>) -> Var<'g> {
     let (lx, ly) = (x.rank().saturating_sub(2), y.rank().saturating_sub(2));
     let lead = lx.max(ly);
@@ -227,8 +228,8 @@ ops! {
     };
     tolerance = tol(1e-5, 5e-3, 4e-2);
 
-    /// The matrix product `z[.., i, j] = Σ_k x[.., i, k] · y[.., k, j]`, as NumPy's `@`: leading axes broadcast; a vector
-    /// x is a row and a vector y a column, and their axis is left out of the result.
+    /// The matrix product `z[.., i, j] = Σ_k x[.., i, k] · y[.., k, j]`, as NumPy's `@`: leading axes
+    /// broadcast; a vector x is a row and a vector y a column, and their axis is left out of the result.
     matmul: Matmul(x: Num, y: Num) -> z;
     constraints = [
         "x and y have at least one axis",

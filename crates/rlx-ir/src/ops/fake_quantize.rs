@@ -40,7 +40,10 @@ ops! {
         let scale = spread(c.x(1), x, a.axis, 0)?;
         let zero = c.opt(2).map(|z| spread(z, x, a.axis, 0)).transpose()?;
         let q = (x / scale).round_through();
-        let q = zero.map_or(q, |z| q + z).clamp(a.lo as f64, a.hi as f64);
+        let q = zero.map_or(q, |z| q + z);
+        // The ends of the range are codes like any other, but `clamp` would stop the gradient there.
+        let inside = q.greater_equal(a.lo as f64).and(q.less_equal(a.hi as f64));
+        let q = inside.select(q, q.clamp(a.lo as f64, a.hi as f64));
         Ok(vec![zero.map_or(q, |z| q - z) * scale])
     };
     samples = |s| {

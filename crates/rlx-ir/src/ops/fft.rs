@@ -71,8 +71,8 @@ ops! {
     };
     tolerance = tol(2e-5, 1e-2, 8e-2);
 
-    /// The Fourier transform of real numbers along an axis, without the half that follows by symmetry: the axis
-    /// becomes `floor(n/2) + 1` long, and a last axis of pairs is added.
+    /// The Fourier transform of real numbers along an axis, without the half that follows by symmetry: the
+    /// axis becomes `floor(n/2) + 1` long, and a last axis of pairs is added.
     rfft: Rfft(x: Float) { axis: i64 = -1 } -> y;
     constraints = ["the axis exists and is not empty"];
     infer = |c, a| {
@@ -103,8 +103,9 @@ ops! {
     };
     tolerance = tol(2e-5, 1e-2, 8e-2);
 
-    /// The inverse of `rfft` along the last axis: from pairs `[.., floor(n/2) + 1, 2]` to real numbers `[.., n]`. The
-    /// imaginary parts that a real signal does not have (of the first, and of the last if n is even) count as 0.
+    /// The inverse of `rfft` along the last axis: from pairs `[.., floor(n/2) + 1, 2]` to real numbers
+    /// `[.., n]`. The imaginary parts that a real signal does not have (of the first, and of the last if n is
+    /// even) count as 0.
     irfft: Irfft(x: Float) { n: Dim } -> y;
     constraints = [
         "x has at least two axes, and the last one has size 2",

@@ -15,8 +15,8 @@ fn resolved<'g>(indices: Var<'g>, n: &Dim) -> (Var<'g>, Var<'g>) {
     (from_start, from_start.greater_equal(0.0).and(from_start.less(n)))
 }
 
-/// Positions in the flattened axes of these sizes, from one index per axis; `len` (just outside) where any index is
-/// outside its axis. All indices broadcast together.
+/// Positions in the flattened axes of these sizes, from one index per axis; `len` (just outside) where any
+/// index is outside its axis. All indices broadcast together.
 pub(crate) fn flat_index<'g>(parts: &[(Var<'g>, Dim)], len: &Dim) -> Option<Var<'g>> {
     let mut out: Option<(Var<'g>, Var<'g>)> = None;
     for (index, n) in parts {
@@ -143,8 +143,8 @@ fn check_starts(c: &Infer<'_>, n: usize, first: usize) -> Result<()> {
 }
 
 ops! {
-    /// Slices of x along an axis, by index: NumPy's `take`. The result has the axes of the indices in place of the axis.
-    /// An index counts from the end if it is negative; one outside of the axis reads 0.
+    /// Slices of x along an axis, by index: NumPy's `take`. The result has the axes of the indices in place
+    /// of the axis. An index counts from the end if it is negative; one outside of the axis reads 0.
     gather: Gather(x: Any, indices: Index) { axis: i64 = 0 } -> y;
     constraints = ["the axis exists"];
     infer = |c, a| {
@@ -204,8 +204,9 @@ ops! {
         s.rough("of_integers", Gather { axis: 0 }, [int([3, 2], -9, 9), u64s]);
     };
 
-    /// One element of x for every index: along the axis where the index says, along the others where the index stands
-    /// (PyTorch's `gather`). An index counts from the end if it is negative; one outside of the axis reads 0.
+    /// One element of x for every index: along the axis where the index says, along the others where the
+    /// index stands (PyTorch's `gather`). An index counts from the end if it is negative; one outside of the
+    /// axis reads 0.
     gather_elements: GatherElements(x: Any, indices: Index) { axis: i64 = 0 } -> y;
     constraints = [
         "x has an axis, and indices has as many axes as x",
@@ -237,8 +238,8 @@ ops! {
 
     /// Slices of x by tuples of indices, which stand along the last axis of `indices`:
     /// `y[b.., i.., ..] = x[b.., indices[b.., i.., 0], indices[b.., i.., 1], .., ..]`.
-    /// The first `batch_dims` axes are common to both. An index counts from the end if it is negative; a tuple with one
-    /// outside of its axis reads 0. Empty tuples read x itself.
+    /// The first `batch_dims` axes are common to both. An index counts from the end if it is negative; a
+    /// tuple with one outside of its axis reads 0. Empty tuples read x itself.
     gather_nd: GatherNd(x: Any, indices: Index) { batch_dims: i64 = 0 } -> y;
     constraints = [
         "batch_dims is not negative, and less than the number of axes of indices",
@@ -280,10 +281,14 @@ ops! {
         s.case("empty_tuple", GatherNd { batch_dims: 0 }, [f([2, 2]), int([3, 0], 0, 1)]);
     };
 
-    /// The part of x of the given sizes that begins at `starts`, one number per axis. Starts are moved as little as
-    /// needed for the part to lie within x.
+    /// The part of x of the given sizes that begins at `starts`, one number per axis. Starts are moved as
+    /// little as needed for the part to lie within x.
     dynamic_slice: DynamicSlice(x: Any, starts: many Index) { sizes: Dims } -> y;
-    constraints = ["there is one start without axes for every axis of x", "sizes has an entry for every axis of x", "no size exceeds its axis"];
+    constraints = [
+        "there is one start without axes for every axis of x",
+        "sizes has an entry for every axis of x",
+        "no size exceeds its axis",
+    ];
     infer = |c, a| {
         let x = c.ty(0)?;
         check_starts(c, 1, 1)?;
@@ -326,10 +331,14 @@ ops! {
         s.case("nothing", DynamicSlice { sizes: [0, 2].into() }, [f([3, 3]), at(1), at(1)]);
     };
 
-    /// x with `update` written over the part that begins at `starts`, one number per axis. Starts are moved as little
-    /// as needed for the update to lie within x.
+    /// x with `update` written over the part that begins at `starts`, one number per axis. Starts are moved
+    /// as little as needed for the update to lie within x.
     dynamic_update_slice: DynamicUpdateSlice(x: Any, update: Any, starts: many Index) -> y;
-    constraints = ["there is one start without axes for every axis of x", "update has as many axes as x", "no axis of update exceeds that of x"];
+    constraints = [
+        "there is one start without axes for every axis of x",
+        "update has as many axes as x",
+        "no axis of update exceeds that of x",
+    ];
     infer = |c, _| {
         let x = c.ty(0)?;
         c.rank(2, 1, x.rank())?;
@@ -367,8 +376,8 @@ ops! {
         s.case("nothing", DynamicUpdateSlice {}, [f([3, 3]), f([0, 2]), at(1), at(1)]);
     };
 
-    /// Rows of a table by id. The row `padding_idx` (which may count from the end) is read like any other, but never
-    /// gets a gradient. An id outside of the table reads 0.
+    /// Rows of a table by id. The row `padding_idx` (which may count from the end) is read like any other,
+    /// but never gets a gradient. An id outside of the table reads 0.
     embedding: Embedding(table: Any, ids: Index) { padding_idx: Option<i64> = None } -> y;
     constraints = ["table has two axes", "padding_idx is a row of the table"];
     infer = |c, a| {

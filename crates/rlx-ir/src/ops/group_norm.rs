@@ -52,9 +52,9 @@ fn fold_batch<'g>(c: &VmapCx<'g>, f: impl Fn(Var<'g>) -> Var<'g>) -> Result<Vec<
 }
 
 ops! {
-    /// The channels (axis 1) in `groups` equal groups, each normalised together with all axes behind it, per sample:
-    /// (x − mean) / sqrt(variance + eps) · gamma + beta, with the population variance and one gamma and beta per
-    /// channel.
+    /// The channels (axis 1) in `groups` equal groups, each normalised together with all axes behind it, per
+    /// sample: (x − mean) / sqrt(variance + eps) · gamma + beta, with the population variance and one gamma
+    /// and beta per channel.
     group_norm: GroupNorm(x: Float, gamma: opt Float, beta: opt Float) { groups: i64, eps: f64 = 1e-5 } -> y;
     constraints = [
         "x has at least two axes",
@@ -87,8 +87,8 @@ ops! {
     };
     tolerance = tol(4e-6, 4e-3, 3e-2);
 
-    /// The gradients of `group_norm`: dx as of layer_norm within each group, with g = dy · gamma; dgamma and dbeta
-    /// are dy · x̂ and dy summed over all axes but the channels.
+    /// The gradients of `group_norm`: dx as of layer_norm within each group, with g = dy · gamma; dgamma and
+    /// dbeta are dy · x̂ and dy summed over all axes but the channels.
     group_norm_grad: GroupNormGrad(x: Float, dy: Float, gamma: opt Float) { groups: i64, eps: f64 = 1e-5 }
         -> (dx, dgamma, dbeta);
     constraints = [
@@ -155,8 +155,10 @@ ops! {
     };
     tolerance = tol(4e-6, 4e-3, 3e-2);
 
-    /// (x − mean) / sqrt(var + eps) · gamma + beta per channel (axis 1), with statistics that are given: inference.
-    batch_norm: BatchNorm(x: Float, gamma: opt Float, beta: opt Float, mean: Float, var: Float) { eps: f64 = 1e-5 } -> y;
+    /// (x − mean) / sqrt(var + eps) · gamma + beta per channel (axis 1), with statistics that are given:
+    /// inference.
+    batch_norm: BatchNorm(x: Float, gamma: opt Float, beta: opt Float, mean: Float, var: Float)
+        { eps: f64 = 1e-5 } -> y;
     constraints = [
         "x has at least two axes",
         "gamma, beta, mean and var have the shape of axis 1 of x",
@@ -185,9 +187,11 @@ ops! {
     };
     tolerance = tol(4e-6, 4e-3, 3e-2);
 
-    /// (x − mean) / sqrt(var + eps) · gamma + beta per channel (axis 1), with the mean and the population variance of
-    /// this batch, which are results too. (A running variance as PyTorch keeps it takes var · n / (n − 1).)
-    batch_norm_train: BatchNormTrain(x: Float, gamma: opt Float, beta: opt Float) { eps: f64 = 1e-5 } -> (y, mean, var);
+    /// (x − mean) / sqrt(var + eps) · gamma + beta per channel (axis 1), with the mean and the population
+    /// variance of this batch, which are results too. (A running variance as PyTorch keeps it takes var · n /
+    /// (n − 1).)
+    batch_norm_train: BatchNormTrain(x: Float, gamma: opt Float, beta: opt Float) { eps: f64 = 1e-5 }
+        -> (y, mean, var);
     constraints = [
         "x has at least two axes",
         "gamma and beta have the shape of axis 1 of x",
@@ -235,10 +239,11 @@ ops! {
     };
     tolerance = tol(4e-6, 4e-3, 3e-2);
 
-    /// The gradients of the first result of `batch_norm_train`. With x̂ = (x − mean) · r, r = 1 / sqrt(var + eps)
-    /// and g = dy · gamma: dx = r · (g − mean g − x̂ · mean(g · x̂)); dgamma and dbeta are dy · x̂ and dy, summed. Means
-    /// and sums run over all axes but the channels.
-    batch_norm_grad: BatchNormGrad(x: Float, dy: Float, gamma: opt Float) { eps: f64 = 1e-5 } -> (dx, dgamma, dbeta);
+    /// The gradients of the first result of `batch_norm_train`. With x̂ = (x − mean) · r, r = 1 / sqrt(var +
+    /// eps) and g = dy · gamma: dx = r · (g − mean g − x̂ · mean(g · x̂)); dgamma and dbeta are dy · x̂ and
+    /// dy, summed. Means and sums run over all axes but the channels.
+    batch_norm_grad: BatchNormGrad(x: Float, dy: Float, gamma: opt Float) { eps: f64 = 1e-5 }
+        -> (dx, dgamma, dbeta);
     constraints = [
         "x has at least two axes",
         "gamma has the shape of axis 1 of x",

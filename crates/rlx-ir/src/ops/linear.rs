@@ -38,7 +38,8 @@ impl Equation {
         Ok(Equation { terms, result })
     }
 
-    /// The result as written, or as NumPy has it: the axes under `...`, then all letters that occur once, sorted.
+    /// The result as written, or as NumPy has it: the axes under `...`, then all letters that occur once,
+    /// sorted.
     fn result(&self) -> String {
         self.result.clone().unwrap_or_else(|| {
             let all: String = self.terms.concat().replace('.', "");
@@ -88,7 +89,12 @@ fn understand(equation: &str, shapes: &[Shape]) -> std::result::Result<Sum, Faul
     let (mut terms, mut dots) = (Vec::new(), 0);
     for (k, (term, shape)) in eq.terms.iter().zip(shapes).enumerate() {
         let labels = Equation::labels(term, shape.len()).ok_or_else(|| {
-            Fault(Code::Rank, 2, format!("operand {k} has {} axes, but is written {term:?}", shape.len()), Some((k, 0)))
+            Fault(
+                Code::Rank,
+                2,
+                format!("operand {k} has {} axes, but is written {term:?}", shape.len()),
+                Some((k, 0)),
+            )
         })?;
         dots = dots.max(labels.iter().filter(|l| matches!(l, Label::Dots(_))).count());
         for (axis, (l, d)) in labels.iter().zip(shape).enumerate() {
@@ -97,7 +103,8 @@ fn understand(equation: &str, shapes: &[Shape]) -> std::result::Result<Sum, Faul
                 Some((_, known)) if known.is(1) => *known = d.clone(),
                 Some((_, known)) if d.is(1) || known.unify(d).is_some() => {}
                 Some((_, known)) => {
-                    let text = format!("axis {axis} of operand {k} is {d}, but the same axis is {known} before");
+                    let text =
+                        format!("axis {axis} of operand {k} is {d}, but the same axis is {known} before");
                     return Err(Fault(Code::Dim, 3, text, Some((k, axis))));
                 }
             }
@@ -118,7 +125,8 @@ fn understand(equation: &str, shapes: &[Shape]) -> std::result::Result<Sum, Faul
         for (axis, (l, d)) in labels.iter().zip(shape).enumerate() {
             let first = labels.iter().position(|m| m == l).and_then(|i| shape.get(i));
             if first.is_some_and(|f| f.unify(d).is_none()) {
-                let text = format!("axis {axis} of operand {k} is {d}, but the same axis has another size before");
+                let text =
+                    format!("axis {axis} of operand {k} is {d}, but the same axis has another size before");
                 return Err(Fault(Code::Dim, 3, text, Some((k, axis))));
             }
         }
@@ -168,7 +176,8 @@ fn reduced<'g>(x: Var<'g>, labels: &[Label], needed: impl Fn(Label) -> bool) -> 
 fn einsum_of<'g>(xs: &[Var<'g>], sum: &Sum) -> Result<Var<'g>> {
     let mut acc: Option<(Var<'g>, Vec<Label>)> = None;
     for (k, (x, labels)) in xs.iter().zip(&sum.terms).enumerate() {
-        let later = |l: Label| sum.result.contains(&l) || sum.terms.iter().skip(k + 1).any(|t| t.contains(&l));
+        let later =
+            |l: Label| sum.result.contains(&l) || sum.terms.iter().skip(k + 1).any(|t| t.contains(&l));
         let (x, labels) = simplified(*x, labels.clone(), sum);
         acc = Some(match acc {
             None => reduced(x, &labels, later),
@@ -203,7 +212,12 @@ fn einsum_of<'g>(xs: &[Var<'g>], sum: &Sum) -> Result<Var<'g>> {
 ops! {
     /// A linear layer: `y[.., j] = Σ_k x[.., k] · w[k, j] + bias[j]`; with `transpose_w`, w is `[n, k]`.
     linear: Linear(x: Num, w: Num, bias: opt Num) { transpose_w: bool = false } -> y;
-    constraints = ["x has at least one axis", "w has two axes", "the last axis of x agrees with that of w", "bias is [n]"];
+    constraints = [
+        "x has at least one axis",
+        "w has two axes",
+        "the last axis of x agrees with that of w",
+        "bias is [n]",
+    ];
     infer = |c, a| {
         c.rank_at_least(1, 0, 1)?;
         c.rank(2, 1, 2)?;
@@ -239,10 +253,10 @@ ops! {
     };
     tolerance = tol(1e-5, 5e-3, 4e-2);
 
-    /// A sum of products in Einstein's notation, as NumPy's `einsum`: `"bik,bkj->bij"`. Letters name axes; a letter that
-    /// the result does not have is summed over; one that an operand has twice takes its diagonal. `...` stands for any
-    /// axes, which broadcast. Without `->` the result has the axes under `...`, then the letters that occur once, in
-    /// alphabetical order. Axes of size 1 broadcast.
+    /// A sum of products in Einstein's notation, as NumPy's `einsum`: `"bik,bkj->bij"`. Letters name axes; a
+    /// letter that the result does not have is summed over; one that an operand has twice takes its diagonal.
+    /// `...` stands for any axes, which broadcast. Without `->` the result has the axes under `...`, then the
+    /// letters that occur once, in alphabetical order. Axes of size 1 broadcast.
     einsum: Einsum(xs: many Num) { equation: std::sync::Arc<str> } -> y;
     constraints = [
         "the equation is letters and at most one `...` per operand, separated by `,`, with an optional `->`",
@@ -320,8 +334,8 @@ ops! {
     };
     tolerance = tol(1e-5, 5e-3, 4e-2);
 
-    /// Queries, keys and values by one product: the columns of `x·w + bias` are q for `q` columns, then k and v for `kv`
-    /// columns each. The wide product is never stored.
+    /// Queries, keys and values by one product: the columns of `x·w + bias` are q for `q` columns, then k and
+    /// v for `kv` columns each. The wide product is never stored.
     qkv: Qkv(x: Float, w: Float, bias: opt Float) { q: Dim, kv: Dim } -> (queries, keys, values);
     constraints = [
         "x has at least one axis", "w has two axes", "w has as many rows as x has columns",

@@ -85,14 +85,16 @@ ops! {
         Ok(reduce((x - target).abs(), a.reduction, c.x(0).dtype()))
     };
     samples = |s| {
-        s.case("mean", L1Loss { reduction: Reduction::Mean }, [f([3, 4]).within(1.0, 2.0), f([3, 4]).within(2.1, 3.0)]);
+        let apart = [f([3, 4]).within(1.0, 2.0), f([3, 4]).within(2.1, 3.0)];
+        s.case("mean", L1Loss { reduction: Reduction::Mean }, apart);
         s.case("sum", L1Loss { reduction: Reduction::Sum }, [f([5]).within(1.0, 2.0), f([5]).within(0.0, 0.9)]);
         s.case("none", L1Loss { reduction: Reduction::None }, [f([2]).within(1.0, 2.0), f([2]).within(2.1, 3.0)]);
         s.rough("equal", L1Loss { reduction: Reduction::None }, [f([2]).values(&[1.0]), f([2]).values(&[1.0])]);
     };
 
     /// With d = |x − target|: d² / 2 up to delta, then delta · (d − delta / 2).
-    huber_loss: HuberLoss(x: Float, target: Float) { delta: f64 = 1.0, reduction: Reduction = Reduction::Mean } -> loss;
+    huber_loss: HuberLoss(x: Float, target: Float)
+        { delta: f64 = 1.0, reduction: Reduction = Reduction::Mean } -> loss;
     constraints = ["target has the shape of x", "delta is finite and more than 0"];
     infer = |c, a| {
         check_width(c, "delta", a.delta, f64::MIN_POSITIVE)?;
@@ -114,8 +116,8 @@ ops! {
     };
 
     /// With d = |x − target|: d² / (2 · beta) up to beta, then d − beta / 2. A beta of 0 gives d.
-    smooth_l1_loss: SmoothL1Loss(x: Float, target: Float) { beta: f64 = 1.0, reduction: Reduction = Reduction::Mean }
-        -> loss;
+    smooth_l1_loss: SmoothL1Loss(x: Float, target: Float)
+        { beta: f64 = 1.0, reduction: Reduction = Reduction::Mean } -> loss;
     constraints = ["target has the shape of x", "beta is finite and not negative"];
     infer = |c, a| {
         check_width(c, "beta", a.beta, 0.0)?;
@@ -138,8 +140,8 @@ ops! {
         s.case("no_beta", SmoothL1Loss { beta: 0.0, reduction: Reduction::None }, outside);
     };
 
-    /// Binary cross-entropy of sigmoid(x): −pos_weight · target · log σ(x) − (1 − target) · log(1 − σ(x)), computed
-    /// without leaving the logarithms. pos_weight (1 if left out) broadcasts to x.
+    /// Binary cross-entropy of sigmoid(x): −pos_weight · target · log σ(x) − (1 − target) · log(1 − σ(x)),
+    /// computed without leaving the logarithms. pos_weight (1 if left out) broadcasts to x.
     bce_with_logits: BceWithLogits(x: Float, target: Float, pos_weight: opt Float)
         { reduction: Reduction = Reduction::Mean } -> loss;
     constraints = ["target has the shape of x", "pos_weight broadcasts to the shape of x"];
@@ -164,8 +166,8 @@ ops! {
         s.case("none", BceWithLogits { reduction: Reduction::None }, hard);
     };
 
-    /// The divergence target · (log target − x) of the log-probabilities x from the distribution `target`, 0 where
-    /// target is 0. With `log_target`, target is given as logarithms.
+    /// The divergence target · (log target − x) of the log-probabilities x from the distribution `target`, 0
+    /// where target is 0. With `log_target`, target is given as logarithms.
     kl_div: KlDiv(x: Float, target: Float)
         { log_target: bool = false, reduction: DivergenceReduction = DivergenceReduction::BatchMean } -> loss;
     constraints = ["target has the shape of x", "for batch_mean, x has at least one axis"];

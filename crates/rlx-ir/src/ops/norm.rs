@@ -47,7 +47,8 @@ fn param_shape(c: &Infer<'_>, axes: i64, params: &[usize]) -> Result<Shape> {
     Ok(shape)
 }
 
-/// Batches `norm(x) · gamma + beta`: x carries the batch straight through; batched parameters are applied apart.
+/// Batches `norm(x) · gamma + beta`: x carries the batch straight through; batched parameters are applied
+/// apart.
 fn batch_affine<'g>(
     c: &VmapCx<'g>,
     norm: impl Fn(Var<'g>, Option<Var<'g>>, Option<Var<'g>>) -> Var<'g>,
@@ -61,7 +62,8 @@ fn batch_affine<'g>(
 }
 
 ops! {
-    /// (x − mean) / sqrt(variance + eps) · gamma + beta over the last `axes` axes, with the population variance.
+    /// (x − mean) / sqrt(variance + eps) · gamma + beta over the last `axes` axes, with the population
+    /// variance.
     layer_norm: LayerNorm(x: Float, gamma: opt Float, beta: opt Float) { eps: f64 = 1e-5, axes: i64 = 1 } -> y;
     constraints = [
         "1 <= axes <= the number of axes of x",
@@ -98,8 +100,9 @@ ops! {
     };
     tolerance = tol(4e-6, 4e-3, 3e-2);
 
-    /// The gradients of `layer_norm`. With x̂ = (x − mean) · r, r = 1 / sqrt(variance + eps) and g = dy · gamma:
-    /// dx = r · (g − mean g − x̂ · mean(g · x̂)); dgamma and dbeta are dy · x̂ and dy summed over the leading axes.
+    /// The gradients of `layer_norm`. With x̂ = (x − mean) · r, r = 1 / sqrt(variance + eps) and g = dy ·
+    /// gamma: dx = r · (g − mean g − x̂ · mean(g · x̂)); dgamma and dbeta are dy · x̂ and dy summed over the
+    /// leading axes.
     layer_norm_grad: LayerNormGrad(x: Float, dy: Float, gamma: opt Float) { eps: f64 = 1e-5, axes: i64 = 1 }
         -> (dx, dgamma, dbeta);
     constraints = [

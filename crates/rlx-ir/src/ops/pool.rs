@@ -25,8 +25,8 @@ impl Pool {
         let n = kernel.len();
         let (stride, dilation) = (if stride.is_empty() { kernel } else { stride }, spread(dilation, n, 1));
         let (lo, hi) = (spread(lo, n, 0), spread(hi, n, 0));
-        // Another window begins wherever one begins before the end of x (its padding at the start included) and less
-        // than a stride short of the padded end.
+        // Another window begins wherever one begins before the end of x (its padding at the start included)
+        // and less than a stride short of the padded end.
         let reach = |(i, h): (usize, &i64)| {
             let of = |v: &[i64]| v.get(i).copied().unwrap_or(1);
             let span = of(kernel).saturating_sub(1).saturating_mul(of(&dilation));
@@ -36,7 +36,7 @@ impl Pool {
         Pool { kernel: kernel.to_vec(), stride: stride.to_vec(), lo, hi, dilation, hi_reached }
     }
 
-    /// Constraints 1 to 3 of both pools, and the shape of the result.
+    /// The constraints of both pools, and the shape of the result.
     fn infer(&self, c: &Infer<'_>) -> Result<Vec<Type>> {
         use crate::ops::window::Windows;
         let (x, n) = (c.ty(0)?, self.kernel.len());
@@ -44,19 +44,24 @@ impl Pool {
             return Err(c.fail(Code::Attribute, 1, "kernel is empty"));
         }
         c.rank_at_least(1, 0, n)?;
-        Windows::check_attrs(c, 2, n, &[
-            ("kernel", &self.kernel, 1),
-            ("stride", &self.stride, 1),
-            ("dilation", &self.dilation, 1),
-            ("padding_lo", &self.lo, 0),
-            ("padding_hi", &self.hi, 0),
-        ])?;
+        Windows::check_attrs(
+            c,
+            2,
+            n,
+            &[
+                ("kernel", &self.kernel, 1),
+                ("stride", &self.stride, 1),
+                ("dilation", &self.dilation, 1),
+                ("padding_lo", &self.lo, i64::MIN),
+                ("padding_hi", &self.hi, i64::MIN),
+            ],
+        )?;
         for (i, k) in self.kernel.iter().enumerate() {
             let of = |v: &[i64]| v.get(i).copied().unwrap_or(0);
             let span = (k - 1).saturating_mul(of(&self.dilation));
-            if of(&self.lo) > span || of(&self.hi) > span {
-                let text = format!("padding of {} and {} is wider than a kernel of {k}", of(&self.lo), of(&self.hi));
-                return Err(c.fail(Code::Attribute, 2, text).operand("x").axis(x.rank() - n + i));
+            if !(0..=span).contains(&of(&self.lo)) || !(0..=span).contains(&of(&self.hi)) {
+                let text = format!("padding of {} and {} around a kernel of {k}", of(&self.lo), of(&self.hi));
+                return Err(c.fail(Code::Attribute, 3, text).operand("x").axis(x.rank() - n + i));
             }
         }
         let windows = Windows {
@@ -67,7 +72,7 @@ impl Pool {
             padding_hi: self.hi_reached.clone(),
         };
         let first = x.rank() - n;
-        let spatial = windows.outputs(c, 3, "x", first, x.shape.get(first..).unwrap_or_default())?;
+        let spatial = windows.outputs(c, 4, "x", first, x.shape.get(first..).unwrap_or_default())?;
         Ok(vec![x.with_shape(x.shape.iter().take(first).cloned().chain(spatial).collect::<Shape>())])
     }
 
@@ -77,17 +82,18 @@ impl Pool {
 }
 
 ops! {
-    /// The largest element of each window over the last axes of x (one per entry of `kernel`), as `MaxPool` of ONNX and
-    /// PyTorch. Padding never wins. An empty list stands for padding 0, dilation 1, and a stride of the kernel's size.
-    /// `ceil_mode` adds a last window that reaches beyond the padded end, if it begins before the end of x.
-    /// The gradient goes to the first of equal winners; NaN wins.
+    /// The largest element of each window over the last axes of x (one per entry of `kernel`), as `MaxPool`
+    /// of ONNX and PyTorch. Padding never wins. An empty list stands for padding 0, dilation 1, and a stride
+    /// of the kernel's size. `ceil_mode` adds a last window that reaches beyond the padded end, if it begins
+    /// before the end of x. The gradient goes to the first of equal winners; NaN wins.
     max_pool: MaxPool(x: Num) with {
         kernel: Vec<i64> = vec![], stride: Vec<i64> = vec![], padding_lo: Vec<i64> = vec![],
         padding_hi: Vec<i64> = vec![], dilation: Vec<i64> = vec![], ceil_mode: bool = false
     } -> y;
     constraints = [
         "kernel has an entry, and x at least as many axes as kernel has entries",
-        "the other lists are empty or as long as kernel; kernel, stride, dilation >= 1; padding is not negative and narrower than the spread kernel",
+        "the other lists are empty or as long as kernel; kernel, stride, dilation >= 1",
+        "padding is not negative, and narrower than the kernel with its dilation",
         "a window fits into the padded input",
     ];
     infer = |c, a| pool!(a).infer(c);
@@ -113,9 +119,9 @@ ops! {
         s.case("empty", d(&[2]), [f([0, 4])]);
     };
 
-    /// The mean of each window over the last axes of x, as `AveragePool` of ONNX and PyTorch. Lists and `ceil_mode` are as
-    /// for `max_pool`. Padding counts as elements of value 0 if `count_include_pad`, else not at all; what `ceil_mode`
-    /// reaches beyond the padding never counts.
+    /// The mean of each window over the last axes of x, as `AveragePool` of ONNX and PyTorch. Lists and
+    /// `ceil_mode` are as for `max_pool`. Padding counts as elements of value 0 if `count_include_pad`, else
+    /// not at all; what `ceil_mode` reaches beyond the padding never counts.
     avg_pool: AvgPool(x: Float) with {
         kernel: Vec<i64> = vec![], stride: Vec<i64> = vec![], padding_lo: Vec<i64> = vec![],
         padding_hi: Vec<i64> = vec![], dilation: Vec<i64> = vec![], ceil_mode: bool = false,
@@ -123,7 +129,8 @@ ops! {
     } -> y;
     constraints = [
         "kernel has an entry, and x at least as many axes as kernel has entries",
-        "the other lists are empty or as long as kernel; kernel, stride, dilation >= 1; padding is not negative and narrower than the spread kernel",
+        "the other lists are empty or as long as kernel; kernel, stride, dilation >= 1",
+        "padding is not negative, and narrower than the kernel with its dilation",
         "a window fits into the padded input",
     ];
     infer = |c, a| pool!(a).infer(c);

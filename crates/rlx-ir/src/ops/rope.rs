@@ -68,11 +68,13 @@ fn table_grads<'g>(c: &VjpCx<'g>, a: &Rope) -> Result<[Var<'g>; 2]> {
 
 ops! {
     /// Turns pairs of elements of each head by an angle that depends on the position.
-    /// x is `[b, s, heads · head_dim]`; cos and sin are `[positions, w]`, a row per position and a column per pair, any
-    /// w from n_rot / 2 up. Position i is i, or `positions[b, i]`, modulo the number of rows.
-    /// With r = n_rot / 2, element d < r of a head pairs with d + r (`interleaved`: 2d with 2d + 1) and turns by column
-    /// d: y₁ = x₁ · c − x₂ · s, y₂ = x₁ · s + x₂ · c. `inverse` turns back. Elements from n_rot on pass unchanged.
-    /// cos and sin may be of another float dtype than x.
+    ///
+    /// - x is `[b, s, heads · head_dim]`; cos and sin are `[positions, w]`, a row per position and a column per
+    ///   pair, for any w from n_rot / 2 up. They may be of another float dtype than x.
+    /// - The position is the index along s, or `positions[b, s]`, modulo the number of rows.
+    /// - With r = n_rot / 2, element d < r of a head pairs with d + r (`interleaved`: 2d with 2d + 1) and turns
+    ///   by column d: y₁ = x₁ · cos − x₂ · sin, y₂ = x₁ · sin + x₂ · cos. `inverse` turns back.
+    /// - Elements from n_rot on pass unchanged.
     rope: Rope(x: Float, cos: Free, sin: Free, positions: opt Index)
         { head_dim: i64, n_rot: i64, interleaved: bool = false, inverse: bool = false } -> y;
     constraints = [
@@ -95,7 +97,8 @@ ops! {
         }
         let (cos, sin) = (c.ty(1)?, c.ty(2)?);
         if !cos.dtype.is_float() || sin.dtype != cos.dtype {
-            return Err(c.fail(Code::DType, 4, format!("cos is {}, sin is {}", cos.dtype, sin.dtype)).operand("sin"));
+            let text = format!("cos is {}, sin is {}", cos.dtype, sin.dtype);
+            return Err(c.fail(Code::DType, 4, text).operand("sin"));
         }
         c.rank(4, 1, 2)?;
         c.expect_shape(4, 2, &cos.shape)?;

@@ -4,7 +4,8 @@ use crate::prelude::*;
 use crate::tensor::Tensor;
 use std::f64::consts::{LN_2, TAU};
 
-/// The most pairs or heads a table is made for; keeps attributes from outside from asking for absurd constants.
+/// The most pairs or heads a table is made for; keeps attributes from outside from asking for absurd
+/// constants.
 const MAX_COLUMNS: i64 = 1 << 15;
 
 attr_enum! {
@@ -14,11 +15,13 @@ attr_enum! {
         None = "none",
         /// Every frequency over `factor`.
         Linear = "linear",
-        /// The base times factor^(n_rot / (n_rot − 2)): high frequencies stay, the lowest is divided by `factor`.
+        /// The base times factor^(n_rot / (n_rot − 2)): high frequencies stay, the lowest is divided by
+        /// `factor`.
         Ntk = "ntk",
         /// High frequencies stay, low ones are divided, in between a ramp over the columns; see `rope_table`.
         Yarn = "yarn",
-        /// High frequencies stay, low ones are divided, in between a ramp over the wavelengths; see `rope_table`.
+        /// High frequencies stay, low ones are divided, in between a ramp over the wavelengths; see
+        /// `rope_table`.
         Llama3 = "llama3",
     }
 }
@@ -86,14 +89,18 @@ fn row<'g>(g: &'g Graph, dtype: DType, v: &[f64]) -> Result<Var<'g>> {
 }
 
 ops! {
-    /// The tables of `rope`: cos(p · f[j]) · m and sin(p · f[j]) · m for every position p (rows) and pair j (columns),
-    /// with f[j] = base^(−2j / n_rot), changed by `scaling`:
-    /// `linear`: f / factor. `ntk`: base · factor^(n_rot / (n_rot − 2)) for the base.
-    /// `yarn`: with column(t) = n_rot · ln(original / (2π · t)) / (2 · ln base), f from column(beta_fast) down, f / factor
-    /// from column(beta_slow) up, a linear ramp between them; `truncate` rounds the two columns outwards.
-    /// `llama3`: with t = original · f / 2π, f / factor where t <= low_turns, f where t >= high_turns, a linear ramp in t
-    /// between them. `factors`, if not empty, then divides the frequencies one by one.
-    /// m is `magnitude`; left out it is 1, for `yarn` with factor > 1 it is 0.1 · ln(factor) + 1.
+    /// The tables of `rope`: `cos(p · f[j]) · m` and `sin(p · f[j]) · m` for every position p (rows) and pair j
+    /// (columns), with `f[j] = base^(−2j / n_rot)`, changed by `scaling`:
+    ///
+    /// - `linear`: f / factor.
+    /// - `ntk`: the base is base · factor^(n_rot / (n_rot − 2)).
+    /// - `yarn`: with column(t) = n_rot · ln(original / (2π · t)) / (2 · ln base), f up to column(beta_fast),
+    ///   f / factor from column(beta_slow) on, a linear ramp between them; `truncate` rounds the two outwards.
+    /// - `llama3`: with t = original · f / 2π, f / factor where t <= low_turns, f where t >= high_turns, a
+    ///   linear ramp in t between them.
+    ///
+    /// `factors`, if there are any, then divide the frequencies one by one. m is `magnitude`; left out it is 1,
+    /// or 0.1 · ln(factor) + 1 for `yarn` with factor > 1.
     rope_table: RopeTable() with {
         positions: Dim = Dim::constant(2048),
         n_rot: i64 = 64,
@@ -148,8 +155,9 @@ ops! {
     body = |c, a| {
         let dtype = if a.dtype == DType::F64 { DType::F64 } else { DType::F32 };
         let (f, magnitude) = frequencies(a);
-        // Far positions turn many times, and f32 would lose the angle. The turns per position are split: a part of 8 bits,
-        // whose product with a position below 2^16 is exact, so that whole turns drop out without loss, and a rest.
+        // Far positions turn many times, and f32 would lose the angle. The turns per position are split: a
+        // part of 8 bits, whose product with a position below 2^16 is exact, so that whole turns drop out
+        // without loss, and a rest.
         let turns: Vec<f64> = f.iter().map(|f| f / TAU).collect();
         let coarse: Vec<f64> = turns
             .iter()
@@ -181,8 +189,9 @@ ops! {
     };
     tolerance = tol(4e-6, 2e-3, 2e-2);
 
-    /// The slopes of ALiBi, one per head: 2^(−8 · (i + 1) / n) for a number of heads n that is a power of two. Otherwise
-    /// those of the next lower power of two m, followed by every second one of 2m, from the first on.
+    /// The slopes of ALiBi, one per head: 2^(−8 · (i + 1) / n) for a number of heads n that is a power of
+    /// two. Otherwise those of the next lower power of two m, followed by every second one of 2m, from the
+    /// first on.
     alibi_slopes: AlibiSlopes() { heads: i64, dtype: DType = DType::F32 } -> slopes;
     constraints = ["0 <= heads <= 32768", "dtype is a float"];
     infer = |c, a| {

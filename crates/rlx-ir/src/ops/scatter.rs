@@ -49,7 +49,8 @@ fn grads<'g>(c: &VjpCx<'g>, axis: i64, mode: ScatterMode) -> Result<(Var<'g>, Va
         ScatterMode::Set => {
             let k = resolve_axis(axis, x.rank())?;
             let dx = dy.scatter(indices, updates.zeros_like(), axis, ScatterMode::Set);
-            // Each update has a number, in order; the greatest one that goes to a place is the one that stands.
+            // Each update has a number, in order; the greatest one that goes to a place is the one that
+            // stands.
             let number = c.g.iota(vec![indices.ty().numel()], 0, DType::I64).reshape(indices.shape());
             let last =
                 c.g.full(DType::I64, &[x.dim(axis)], -1.0).scatter(indices, number, 0, ScatterMode::Max);
@@ -63,7 +64,8 @@ fn grads<'g>(c: &VjpCx<'g>, axis: i64, mode: ScatterMode) -> Result<(Var<'g>, Va
             let share = dy / winners;
             (won_x.select(share, zero), won_u.select(share.gather(indices, axis), zero))
         }
-        // The product of the other updates: that of the non-zero ones without the own one, or 0 if another is 0.
+        // The product of the other updates: that of the non-zero ones without the own one, or 0 if another is
+        // 0.
         ScatterMode::Mul => {
             let ones = x.ones_like();
             let dx = dy * ones.scatter(indices, updates, axis, ScatterMode::Mul);
@@ -79,16 +81,19 @@ fn grads<'g>(c: &VjpCx<'g>, axis: i64, mode: ScatterMode) -> Result<(Var<'g>, Va
 }
 
 ops! {
-    /// x with the updates written at places along an axis given by index: the inverse of `gather`. The updates have the
-    /// axes of the indices in place of the axis. Indices count from the end if they are negative; one outside of the
-    /// axis writes nothing. Updates for one place are combined in row-major order of the indices, so the result is
-    /// always the same. On bools, `add` and `max` are or, `mul` and `min` are and.
-    /// Gradients: of `set`, only the last update for a place gets one; of `max` and `min`, equal winners share it. The
-    /// second derivative of `mul` counts as 0 where an update is exactly 0.
+    /// x with the updates written at places along an axis given by index: the inverse of `gather`. The
+    /// updates have the axes of the indices in place of the axis. Indices count from the end if they are
+    /// negative; one outside of the axis writes nothing. Updates for one place are combined in row-major
+    /// order of the indices, so the result is always the same. On bools, `add` and `max` are or, `mul` and
+    /// `min` are and. Gradients: of `set`, only the last update for a place gets one; of `max` and `min`,
+    /// equal winners share it. The second derivative of `mul` counts as 0 where an update is exactly 0.
     scatter: Scatter(x: Any, indices: Index, updates: Any) {
         axis: i64 = 0, mode: ScatterMode = ScatterMode::Set
     } -> y;
-    constraints = ["the axis exists", "updates has the shape of x with the axes of the indices in place of the axis"];
+    constraints = [
+        "the axis exists",
+        "updates has the shape of x with the axes of the indices in place of the axis",
+    ];
     infer = |c, a| {
         let (x, indices) = (c.ty(0)?, c.ty(1)?);
         let axis = c.axis(0, a.axis)?;
@@ -148,18 +153,21 @@ ops! {
         s.case("set_twice", at(1, Set), [f([2, 3]), int([4], 0, 2).values(&[1.0, 0.0, 1.0, 1.0]), f([2, 4])]);
         s.case("add", at(0, Add), [f([3, 2]), int([2, 3], 0, 3), f([2, 3, 2])]);
         s.case("middle", at(1, Add), [f([2, 3, 2]), int([4], 0, 3), f([2, 4, 2])]);
-        s.case("max", at(-1, Max), [f([2, 3]).distinct(-1.0, 1.0), int([4], 0, 3), f([2, 4]).distinct(-1.1, 0.9)]);
+        let distinct = [f([2, 3]).distinct(-1.0, 1.0), int([4], 0, 3), f([2, 4]).distinct(-1.1, 0.9)];
+        s.case("max", at(-1, Max), distinct);
         s.case("min", at(0, Min), [f([3]).distinct(-1.0, 1.0), int([5], 0, 3), f([5]).distinct(-1.1, 0.9)]);
         s.case("mul", at(0, Mul), [f([3, 2]), int([4], 0, 3), f([4, 2])]);
-        s.rough("mul_zeros", at(0, Mul), [f([3]).values(&[2.0, 0.0, 3.0]), int([5], 0, 3), f([5]).values(&[0.0, 2.0, 0.0])]);
+        let zeros = [f([3]).values(&[2.0, 0.0, 3.0]), int([5], 0, 3), f([5]).values(&[0.0, 2.0, 0.0])];
+        s.rough("mul_zeros", at(0, Mul), zeros);
         s.case("one", at(0, Add), [f([3, 2]), int([], 1, 2), f([2])]);
         s.case("outside", at(0, Set), [f([3]), int([3], 0, 9).values(&[3.0, -4.0, -3.0]), f([3])]);
         s.case("nothing", at(0, Set), [f([3, 2]), int([0], 0, 1), f([0, 2])]);
-        s.rough("ties", at(0, Max), [f([2]).values(&[1.0, 2.0]), int([4], 0, 2), f([4]).values(&[2.0, 1.0, 2.0])]);
+        let ties = [f([2]).values(&[1.0, 2.0]), int([4], 0, 2), f([4]).values(&[2.0, 1.0, 2.0])];
+        s.rough("ties", at(0, Max), ties);
     };
 
-    /// x with one element written for every index: along the axis where the index says, along the others where the
-    /// index stands (PyTorch's `scatter`). Otherwise as `scatter`.
+    /// x with one element written for every index: along the axis where the index says, along the others
+    /// where the index stands (PyTorch's `scatter`). Otherwise as `scatter`.
     scatter_elements: ScatterElements(x: Any, indices: Index, updates: Any) {
         axis: i64 = 0, mode: ScatterMode = ScatterMode::Set
     } -> y;
@@ -193,8 +201,8 @@ ops! {
     };
 
     /// x with slices written at tuples of indices, which stand along the last axis of `indices`:
-    /// `y[indices[i.., 0], indices[i.., 1], .., ..]` is combined with `updates[i.., ..]`. Otherwise as `scatter`; a
-    /// tuple with an index outside of its axis writes nothing.
+    /// `y[indices[i.., 0], indices[i.., 1], .., ..]` is combined with `updates[i.., ..]`. Otherwise as
+    /// `scatter`; a tuple with an index outside of its axis writes nothing.
     scatter_nd: ScatterNd(x: Any, indices: Index, updates: Any) { mode: ScatterMode = ScatterMode::Set } -> y;
     constraints = [
         "the last axis of indices is a constant, at most the number of axes of x",

@@ -89,8 +89,8 @@ ops! {
         s.rough("ties", Argsort { axis: 0, descending: true }, [int([6, 2], 0, 3)]);
     };
 
-    /// The k largest elements along an axis, largest first, and where they stand; the smallest if not `largest`. Equal
-    /// elements keep their order; NaN is larger than every number.
+    /// The k largest elements along an axis, largest first, and where they stand; the smallest if not
+    /// `largest`. Equal elements keep their order; NaN is larger than every number.
     top_k: TopK(x: Any) { k: i64, axis: i64 = -1, largest: bool = true } -> (values, indices);
     constraints = ["the axis exists", "k is not negative and at most the axis"];
     infer = |c, a| {

@@ -51,7 +51,9 @@ impl Windows {
     fn room(&self, sizes: &[Dim]) -> Shape {
         let of = |v: &[i64], i: usize, d: i64| v.get(i).copied().unwrap_or(d);
         let room = |(i, (n, k)): (usize, (&Dim, &Dim))| {
-            n + of(&self.padding_lo, i, 0) + of(&self.padding_hi, i, 0) - (k - 1) * of(&self.dilation, i, 1) - 1
+            n + of(&self.padding_lo, i, 0) + of(&self.padding_hi, i, 0)
+                - (k - 1) * of(&self.dilation, i, 1)
+                - 1
         };
         sizes.iter().zip(&self.kernel).enumerate().map(room).collect()
     }
@@ -61,9 +63,16 @@ impl Windows {
         self.room(sizes).iter().zip(&self.stride).map(|(room, s)| room.floor_div(*s) + 1).collect()
     }
 
-    /// The same, where each window must fit (as far as can be proven), or constraint `n` is broken. The sizes are those
-    /// of the axes of the operand from `first` on.
-    pub(crate) fn outputs(&self, c: &Infer<'_>, n: usize, name: &str, first: usize, sizes: &[Dim]) -> Result<Shape> {
+    /// The same, where each window must fit (as far as can be proven), or constraint `n` is broken. The sizes
+    /// are those of the axes of the operand from `first` on.
+    pub(crate) fn outputs(
+        &self,
+        c: &Infer<'_>,
+        n: usize,
+        name: &str,
+        first: usize,
+        sizes: &[Dim],
+    ) -> Result<Shape> {
         for (i, room) in self.room(sizes).iter().enumerate() {
             let (k, d) = (self.kernel.get(i), sizes.get(i));
             let (Some(k), Some(d)) = (k, d) else { continue };
@@ -104,8 +113,8 @@ pub(crate) struct Taps {
 }
 
 impl Taps {
-    /// Calls `f` with the place in the kernel and the place in the input, for every element of the window at `o` that
-    /// is not padding, in row-major order.
+    /// Calls `f` with the place in the kernel and the place in the input, for every element of the window at
+    /// `o` that is not padding, in row-major order.
     pub(crate) fn each(&self, o: &[usize], mut f: impl FnMut(&[usize], &[usize])) {
         // Along each axis, the part of the kernel that is not over padding, from `first` on.
         let (mut first, mut counts, mut start) = (Vec::new(), Vec::new(), Vec::new());
@@ -189,7 +198,13 @@ fn flatten_last<'g>(x: Var<'g>, n: usize) -> Var<'g> {
 /// The best element of a window so far: the first of equal ones, and NaN before all others.
 fn better(kind: WindowKind, new: Num, old: Num) -> bool {
     match (new, old) {
-        (Num::I(a), Num::I(b)) => if kind == WindowKind::Min { a < b } else { a > b },
+        (Num::I(a), Num::I(b)) => {
+            if kind == WindowKind::Min {
+                a < b
+            } else {
+                a > b
+            }
+        }
         (a, b) => {
             let (a, b) = (a.f(), b.f());
             (a.is_nan() && !b.is_nan()) || if kind == WindowKind::Min { a < b } else { a > b }
@@ -200,9 +215,9 @@ fn better(kind: WindowKind, new: Num, old: Num) -> bool {
 ops! {
     /// Reduces windows that slide over the last axes of x, one per entry of `kernel`:
     /// element k of window o is `x[.., o·stride + k·dilation − padding_lo]`; padding has no elements.
-    /// An empty list stands for stride 1, dilation 1, padding 0. Negative padding cuts elements off. A window without
-    /// elements gives 0, and the least or greatest number for max and min.
-    /// The gradient of max and min goes to the first of equal winners.
+    /// An empty list stands for stride 1, dilation 1, padding 0. Negative padding cuts elements off. A window
+    /// without elements gives 0, and the least or greatest number for max and min. The gradient of max and
+    /// min goes to the first of equal winners.
     reduce_window: ReduceWindow(x: Num) {
         kind: WindowKind, kernel: Vec<i64>, stride: Vec<i64> = vec![], dilation: Vec<i64> = vec![],
         padding_lo: Vec<i64> = vec![], padding_hi: Vec<i64> = vec![]
@@ -272,9 +287,9 @@ ops! {
     };
     tolerance = tol(1e-5, 5e-3, 4e-2);
 
-    /// The place of the largest element of each window of `reduce_window` (of the smallest for kind `min`): the position
-    /// in the windowed axes of x, flattened. Of equal elements it is the first, NaN before all others; a window without
-    /// elements gives −1.
+    /// The place of the largest element of each window of `reduce_window` (of the smallest for kind `min`):
+    /// the position in the windowed axes of x, flattened. Of equal elements it is the first, NaN before all
+    /// others; a window without elements gives −1.
     window_argmax: WindowArgmax(x: Num) {
         kind: WindowKind, kernel: Vec<i64>, stride: Vec<i64> = vec![], dilation: Vec<i64> = vec![],
         padding_lo: Vec<i64> = vec![], padding_hi: Vec<i64> = vec![]
@@ -314,15 +329,16 @@ ops! {
     vmap = |c, _| Ok(c.again(c.attrs.clone(), c.operands.clone()));
     samples = |s| {
         let with = |kind, padding: i64| WindowArgmax {
-            kind, kernel: vec![2, 2], stride: vec![1, 2], dilation: vec![], padding_lo: vec![padding, 0], padding_hi: vec![],
+            kind, kernel: vec![2, 2], stride: vec![1, 2], dilation: vec![], padding_lo: vec![padding, 0],
+            padding_hi: vec![],
         };
         s.rough("max", with(WindowKind::Max, 0), [f([2, 3, 4])]);
         s.rough("min", with(WindowKind::Min, 1), [f([3, 4])]);
         s.rough("first", with(WindowKind::Max, 0), [f([3, 4]).values(&[1.0])]);
     };
 
-    /// The gradient of `reduce_window` of kind `sum`: each dy is added to every element of its window, in a result whose
-    /// windowed axes have the sizes `spatial`.
+    /// The gradient of `reduce_window` of kind `sum`: each dy is added to every element of its window, in a
+    /// result whose windowed axes have the sizes `spatial`.
     reduce_window_grad: ReduceWindowGrad(dy: Float) {
         spatial: Dims, kernel: Vec<i64>, stride: Vec<i64> = vec![], dilation: Vec<i64> = vec![],
         padding_lo: Vec<i64> = vec![], padding_hi: Vec<i64> = vec![]

@@ -1,6 +1,5 @@
 //! What is written about ops and errors is true.
-
-#![allow(clippy::panic, clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use rlx_conformance::{errordoc, filetest, opsdoc};
 use rlx_ir::Code;

@@ -1,6 +1,5 @@
 //! The file tests of `tests/ir`. After a change on purpose: `cargo run -p rlx-conformance --bin bless`.
-
-#![allow(clippy::panic, clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use rlx_conformance::filetest;
 use rlx_ir::text::{parse, print};

@@ -23,7 +23,7 @@ fn power_by_scan() -> Func {
     let g = Graph::new("power");
     let x = g.input("x", F64, [0i64; 0]);
     let w = g.input("w", F64, [0i64; 0]);
-    let (last, ys) = g.scan(&[x], &[], 3, false, |_, c, _| {
+    let (last, ys) = g.scan(&[x], &[], 3, false, |c, _| {
         let y = c[0] * w;
         (vec![y], vec![y])
     });
@@ -65,8 +65,7 @@ fn halve() -> Func {
     let g = Graph::new("halve");
     let x = g.input("x", F64, [0i64; 0]);
     let zero = g.scalar(I32, 0.0);
-    let out =
-        g.while_loop(&[x, zero], 10, |_, c| c[0].greater(1.0), |_, c| vec![c[0] * c[0] * 0.1, c[1] + 1.0]);
+    let out = g.while_loop(&[x, zero], 10, |c| c[0].greater(1.0), |c| vec![c[0] * c[0] * 0.1, c[1] + 1.0]);
     g.output("y", out[0]);
     g.output("turns", out[1]);
     g.finish().unwrap()
@@ -89,7 +88,7 @@ fn while_differentiates_through_the_turns_taken() {
 fn while_stops_at_its_bound() {
     let g = Graph::new("endless");
     let x = g.input("x", F64, [0i64; 0]);
-    let out = g.while_loop(&[x], 4, |_, c| c[0].greater(-1.0), |_, c| vec![c[0] + 1.0]);
+    let out = g.while_loop(&[x], 4, |c| c[0].greater(-1.0), |c| vec![c[0] + 1.0]);
     g.output("y", out[0]);
     assert_eq!(get(&run(&g.finish().unwrap(), &[("x", &scalar(0.0))]), "y"), [4.0]);
 }
@@ -124,7 +123,7 @@ fn if_takes_one_side_and_its_gradient() {
     let x = g.input("x", F64, [2]);
     let w = g.input("w", F64, [2]);
     let p = x.sum_all().greater(0.0);
-    let y = g.cond(p, |_| vec![x * x * w], |_| vec![-x]);
+    let y = g.cond(p, || vec![x * x * w], || vec![-x]);
     g.output("y", y[0]);
     let f = vjp(&g.finish().unwrap(), &["y"], &["x", "w"]).unwrap();
     let w = Tensor::new(&[2], &[5.0, 7.0]).unwrap();
@@ -142,7 +141,7 @@ fn if_takes_one_side_and_its_gradient() {
 fn a_checkpoint_computes_again_and_keeps_nothing() {
     let g = Graph::new("checkpointed");
     let x = g.input("x", F64, [3]);
-    let y = g.checkpoint(|_| {
+    let y = g.checkpoint(|| {
         let a = x * x;
         let b = a * x;
         vec![b * b]
@@ -165,7 +164,7 @@ fn a_checkpoint_computes_again_and_keeps_nothing() {
 fn a_custom_gradient_is_used() {
     let g = Graph::new("custom");
     let x = g.input("x", F64, [2]);
-    let y = g.with_gradient(&[x], |_, a| vec![a[0] * a[0]], |_, a| vec![a[2] * 100.0]);
+    let y = g.with_gradient(&[x], |a| vec![a[0] * a[0]], |a| vec![a[2] * 100.0]);
     g.output("y", y[0]);
     let f = vjp(&g.finish().unwrap(), &["y"], &["x"]).unwrap();
     let (x, ct) = (Tensor::new(&[2], &[3.0, 4.0]).unwrap(), Tensor::new(&[2], &[1.0, 2.0]).unwrap());
@@ -179,8 +178,8 @@ fn loops_nest_and_capture_across_two_levels() {
     let g = Graph::new("nested");
     let x = g.input("x", F64, [0i64; 0]);
     let w = g.input("w", F64, [0i64; 0]);
-    let (y, _) = g.scan(&[x], &[], 2, false, |r, c, _| {
-        let (inner, _) = r.graph().scan(&[c[0]], &[], 2, false, |_, c, _| (vec![c[0] * w], vec![]));
+    let (y, _) = g.scan(&[x], &[], 2, false, |c, _| {
+        let (inner, _) = g.scan(&[c[0]], &[], 2, false, |c, _| (vec![c[0] * w], vec![]));
         (vec![inner[0] + w], vec![])
     });
     g.output("y", y[0]);

@@ -11,7 +11,7 @@ fn sound() -> Func {
     let x = g.input("x", F32, [dim("n", 8), 4.into()]);
     let w = g.param("w", F32, [4, 4]);
     let h = x.matmul(w).named("h");
-    let (last, _) = g.scan(&[h.relu()], &[], 2, false, |_, c, _| (vec![c[0] * 0.5], vec![]));
+    let (last, _) = g.scan(&[h.relu()], &[], 2, false, |c, _| (vec![c[0] * 0.5], vec![]));
     g.output("y", last[0]);
     g.finish().unwrap()
 }

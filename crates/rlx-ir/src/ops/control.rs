@@ -297,23 +297,21 @@ ops! {
         let regions = (c.regions.first(), c.regions.get(1));
         let (Some(cond), Some(body)) = regions else { return Err(Error::new(Code::Region, "a region is missing")) };
         let g = c.g;
-        Ok(g.while_loop(args.get(..n).unwrap_or_default(), a.max, |r, carries| {
+        Ok(g.while_loop(args.get(..n).unwrap_or_default(), a.max, |carries| {
             let all: Vec<Var<'_>> = carries.iter().chain(args.get(n..).unwrap_or_default()).copied().collect();
-            let on = r.graph().captured(&all);
-            match r.graph().inline_batched(cond, &on, &flags, &c.size) {
-                Ok(p) => p.first().map_or_else(|| r.graph().poison(), |p| p.cast(DType::I64).sum(vec![0i64], false).cast(DType::Bool)),
-                Err(e) => r.graph().fail(e),
+            match g.inline_batched(cond, &all, &flags, &c.size) {
+                Ok(p) => p.first().map_or_else(|| g.poison(), |p| p.cast(DType::I64).sum(vec![0i64], false).cast(DType::Bool)),
+                Err(e) => g.fail(e),
             }
-        }, |r, carries| {
+        }, |carries| {
             let all: Vec<Var<'_>> = carries.iter().chain(args.get(n..).unwrap_or_default()).copied().collect();
-            let on = r.graph().captured(&all);
-            let (p, next) = (r.graph().inline_batched(cond, &on, &flags, &c.size), r.graph().inline_batched(body, &on, &flags, &c.size));
+            let (p, next) = (g.inline_batched(cond, &all, &flags, &c.size), g.inline_batched(body, &all, &flags, &c.size));
             match (p, next) {
                 (Ok(p), Ok(next)) => {
-                    let p = p.first().copied().unwrap_or_else(|| r.graph().poison());
+                    let p = p.first().copied().unwrap_or_else(|| g.poison());
                     next.into_iter().zip(carries).map(|(new, old)| choose(p, new, *old)).collect()
                 }
-                (Err(e), _) | (_, Err(e)) => vec![r.graph().fail(e)],
+                (Err(e), _) | (_, Err(e)) => vec![g.fail(e)],
             }
         }))
     };
@@ -431,19 +429,18 @@ fn scan_vjp<'g>(c: &VjpCx<'g>, a: &Scan) -> Result<Grads<'g>> {
     let scanned: Vec<Var<'g>> = saved.iter().chain(&xs).chain(&dys).copied().collect();
     let fixed: Vec<Var<'g>> = (n + m..c.operands.len()).map(|i| c.x(i)).collect();
 
-    let (last, stacked) = c.g.scan(&init, &scanned, a.length.clone(), !a.reverse, |r, carry, turn| {
+    let (last, stacked) = c.g.scan(&init, &scanned, a.length.clone(), !a.reverse, |carry, turn| {
         let (inputs, dy) = turn.split_at(n + m);
         let args: Vec<Var<'_>> =
             inputs.iter().chain(&fixed).chain(carry.iter().take(states)).chain(dy).copied().collect();
-        let args = r.graph().captured(&args);
-        match r.graph().inline(&back, &args) {
+        match c.g.inline(&back, &args) {
             Ok(grads) => {
                 let mut next: Vec<Var<'_>> = grads.iter().take(states).copied().collect();
                 let sums = carry.iter().skip(states).zip(grads.iter().skip(states + entries));
                 next.extend(sums.map(|(sum, g)| *sum + *g));
                 (next, grads.iter().skip(states).take(entries).copied().collect())
             }
-            Err(e) => (vec![r.graph().fail(e)], Vec::new()),
+            Err(e) => (vec![c.g.fail(e)], Vec::new()),
         }
     });
     let grads: Vec<Var<'g>> = last.iter().take(states).chain(&stacked).chain(last.iter().skip(states).take(rest)).copied().collect();
@@ -474,14 +471,13 @@ fn while_vjp<'g>(c: &VjpCx<'g>, a: &While) -> Result<Grads<'g>> {
     let out = c.g.while_loop(
         &init,
         a.max,
-        |r, carry| carry.first().map_or_else(|| r.graph().poison(), |i| i.greater(0.0)),
-        |r, carry| {
+        |carry| carry.first().map_or_else(|| c.g.poison(), |i| i.greater(0.0)),
+        |carry| {
             let Some((i, carry)) = carry.split_first() else { return Vec::new() };
             let i = *i - 1.0;
             let before = saved.iter().map(|s| s.gather(i, 0));
             let args: Vec<Var<'_>> = before.chain(fixed.iter().copied()).chain(carry.iter().take(states).copied()).collect();
-            let args = r.graph().captured(&args);
-            match r.graph().inline(&back, &args) {
+            match c.g.inline(&back, &args) {
                 Ok(grads) => {
                     let mut next = vec![i];
                     let state = grads.iter().take(states).zip(&saved_cts);
@@ -489,7 +485,7 @@ fn while_vjp<'g>(c: &VjpCx<'g>, a: &While) -> Result<Grads<'g>> {
                     next.extend(carry.iter().skip(states).zip(grads.iter().skip(states)).map(|(s, g)| *s + *g));
                     next
                 }
-                Err(e) => vec![r.graph().fail(e)],
+                Err(e) => vec![c.g.fail(e)],
             }
         },
     );

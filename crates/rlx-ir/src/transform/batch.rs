@@ -78,9 +78,10 @@ pub(crate) fn map_func<'g>(
     batched: &[bool],
     size: &Dim,
 ) -> Result<Vec<(Var<'g>, bool)>> {
+    let args = g.captured(args);
     let mut marked: HashSet<crate::ValueId> =
         args.iter().zip(batched).filter(|(_, b)| **b).map(|(a, _)| a.id()).collect();
-    let results = g.inline_with(f, args, &mut |g, node, operands| {
+    let results = g.inline_with(f, &args, &mut |g, node, operands| {
         let flags: Vec<bool> = operands.iter().map(|o| o.is_some_and(|v| marked.contains(&v.id()))).collect();
         if !flags.contains(&true) {
             return Ok(g.emit_at(node, operands));
@@ -140,11 +141,11 @@ pub fn vmap_through<'g>(c: &VmapCx<'g>) -> Result<Vec<Var<'g>>> {
 /// Batches any op by a scan over the batch: always right, never fast.
 pub fn vmap_loop<'g>(c: &VmapCx<'g>) -> Result<Vec<Var<'g>>> {
     let xs: Vec<Var<'g>> = (0..c.operands.len()).filter(|i| c.is_batched(*i)).map(|i| c.x(i)).collect();
-    let (_, ys) = c.g.scan(&[], &xs, c.size.clone(), false, |r, _, slices| {
+    let (_, ys) = c.g.scan(&[], &xs, c.size.clone(), false, |_, slices| {
         let mut slices = slices.iter();
         let pick = |i: usize| if c.is_batched(i) { slices.next().copied() } else { c.opt(i) };
         let operands = (0..c.operands.len()).map(pick).collect();
-        (Vec::new(), r.graph().emit(c.def, c.attrs.clone(), operands, c.regions.clone()))
+        (Vec::new(), c.g.emit(c.def, c.attrs.clone(), operands, c.regions.clone()))
     });
     Ok(ys)
 }

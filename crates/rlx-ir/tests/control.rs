@@ -222,3 +222,61 @@ fn nothing_dead_is_left_by_transforms() {
         }
     }
 }
+
+/// Scans within scans, each with a state that only the state below reads.
+fn nest<'g>(g: &'g Graph, x: rlx_ir::Var<'g>, depth: usize) -> rlx_ir::Var<'g> {
+    if depth == 0 {
+        return x.sin();
+    }
+    let (last, _) = g.scan(&[x, x], &[], 1, false, |c, _| {
+        let y = nest(g, c[1], depth - 1);
+        (vec![y, c[1] * 0.5], vec![y])
+    });
+    last[0]
+}
+
+#[test]
+fn deep_loops_are_transformed_in_reasonable_time() {
+    let g = Graph::new("deep");
+    let x = g.input("x", F64, [0i64; 0]);
+    g.output("y", nest(&g, x, 50));
+    let f = g.finish().unwrap();
+    let d = vjp(&f, &["y"], &["x"]).unwrap();
+    assert!(d.size() < 20 * f.size(), "{} nodes from {}", d.size(), f.size());
+    vmap(&d, &[("x", 0)], &Dim::constant(2), 0).unwrap();
+    let out = run(&d, &[("x", &scalar(0.5))]);
+    assert_eq!(get(&out, "grad.x"), [0.5f64.cos()]);
+}
+
+#[test]
+fn dead_state_goes_even_in_a_circle_through_an_inner_loop() {
+    // The inner loop's second state feeds the outer loop's second, and the other way round; nobody reads them.
+    let g = Graph::new("circle");
+    let x = g.input("x", F64, [0i64; 0]);
+    let (last, _) = g.scan(&[x, x], &[], 2, false, |c, _| {
+        let (inner, _) = g.scan(&[c[0], c[1]], &[], 2, false, |c, _| (vec![c[0].sin(), c[1].cos()], vec![]));
+        (inner, vec![])
+    });
+    g.output("y", last[0]);
+    let f = rlx_ir::transform::dce(&g.finish().unwrap()).unwrap();
+    assert_eq!(f.nodes[0].operands.len(), 1);
+    assert_eq!(f.nodes[0].regions[0].nodes[0].operands.len(), 1);
+    assert_eq!(f.size(), 3);
+}
+
+#[test]
+fn a_loop_that_saves_its_state_drops_what_nobody_reads() {
+    let text = "graph t { input x: f64[] input n: i32[]
+        y, z, k, turns, ys, zs, ks = while(x, x, n) {carries: 3, max: 4, save: true}
+        cond (a: f64[], b: f64[], i: i32[]) { o = constant() {value: i32[] [0]} p = greater(i, o) yield r0 = p }
+        body (a: f64[], b: f64[], i: i32[]) { s = sin(a) c = cos(b) o = constant() {value: i32[] [1]} j = sub(i, o)
+            yield r0 = s, r1 = c, r2 = j }
+        output ys = ys }";
+    let f = rlx_ir::text::parse(text).unwrap();
+    let lean = rlx_ir::transform::dce(&f).unwrap();
+    assert_eq!(lean.nodes[0].operands.len(), 2);
+    assert_eq!(lean.nodes[0].results.len(), 5);
+    let n = Tensor::scalar(3i32);
+    let data = [("x", &scalar(0.5)), ("n", &n)];
+    assert_eq!(run(&f, &data), run(&lean, &data));
+}

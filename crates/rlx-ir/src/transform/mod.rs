@@ -16,7 +16,7 @@ mod forward;
 mod reverse;
 
 pub use batch::{vmap, vmap_func, vmap_loop, vmap_through};
-pub use dce::{Pruned, dce, keep_outputs, keep_ports};
+pub use dce::{Marks, Pruned, dce, keep_outputs, keep_ports, reads};
 pub use forward::{hvp, jvp};
 pub use reverse::{pullback, vjp};
 

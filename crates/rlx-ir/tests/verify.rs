@@ -132,3 +132,24 @@ fn sources_and_marks_fit_their_ports() {
     f.ports[0].diff = true;
     assert!(verify(&f).expect_err("an integer marked diff").to_string().contains("V8:"));
 }
+
+#[test]
+fn attributes_are_of_their_kinds_even_where_no_shape_depends_on_them() {
+    use rlx_ir::attr::AttrValue;
+    for name in rlx_ir::ops::all().iter().filter(|d| d.regions.is_empty()).map(|d| d.name) {
+        let op = rlx_ir::ops::find(name).unwrap();
+        for sample in op.sample_list() {
+            let rlx_ir::sample::SampleKind::Op { args, attrs } = &sample.what else { continue };
+            let tensors = args.iter().enumerate();
+            let types: Vec<_> = tensors
+                .map(|(i, a)| a.as_ref().map(|a| a.tensor(F32, i as u64).map(|t| t.ty()).unwrap()))
+                .collect();
+            for i in 0..attrs.len() {
+                let mut attrs = attrs.clone();
+                attrs[i] = AttrValue::Word("nonsense");
+                let e = op.infer_types(&attrs, &types, &[]).expect_err(name);
+                assert_eq!(e.code(), rlx_ir::Code::Attribute, "{name}: {e}");
+            }
+        }
+    }
+}

@@ -52,6 +52,8 @@ pub enum Meaning {
     Body(for<'g> fn(&Cx<'g>) -> Result<Vec<Var<'g>>>),
     /// By an obvious loop in the oracle.
     Primitive(fn(&Eval<'_>) -> Result<Vec<Arr>>),
+    /// By its first region, on its operands.
+    Region,
     /// Across ranks: from the operand of every rank to the result of every rank.
     Collective(fn(&Eval<'_>, &[Arr]) -> Result<Vec<Arr>>),
 }
@@ -267,6 +269,15 @@ impl OpDef {
         }
         if c.attrs.len() != self.attrs.len() {
             return Err(Error::new(Code::Attribute, "the number of attributes is not the declared one"));
+        }
+        for (spec, value) in self.attrs.iter().zip(c.attrs) {
+            if !spec.takes(value) {
+                let message = format!("attribute {} must be {}, not {value:?}", spec.name, spec.kind.words());
+                return Err(Error::new(Code::Attribute, message));
+            }
+            if let Some(d) = value.dims().iter().find(|d| !d.is_valid()) {
+                return Err(Error::new(Code::Size, format!("{d} in attribute {} overflows", spec.name)));
+            }
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 
 use crate::prelude::*;
 use crate::func::{Func, Node, Output, ValueId};
+use crate::op::Meaning;
 use crate::transform::{Marks, Pruned, keep_outputs, keep_ports, pullback, reads, vmap_func, vmap_loop};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -123,7 +124,7 @@ ops! {
         ports_fit(c, 1, c.region(0)?, &operand_types(c, 0)?)?;
         c.region(0)?.output_types()
     };
-    eval = |e, _| e.region(0, e.given().into_iter().cloned().collect());
+    meaning = Meaning::Region;
     vjp = |c, a| {
         let marks = marks(c);
         let region = region(&c.regions, 0)?;
@@ -175,7 +176,7 @@ ops! {
         }
         Ok(results)
     };
-    eval = |e, _| e.region(0, e.given().into_iter().cloned().collect());
+    meaning = Meaning::Region;
     vjp = |c, _| {
         let backward = region(&c.regions, 1)?;
         let args: Vec<Var<'_>> =

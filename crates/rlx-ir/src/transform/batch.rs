@@ -9,21 +9,27 @@ use crate::func::{Func, Node, PortKind};
 use crate::graph::{Graph, Var};
 use crate::op::{Cx, Vmap, VmapCx};
 use crate::types::{Shape, Type, resolve_axis};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// The graph with a batch axis of `size` at the given place of each named port, and at `out_axis` of every output.
 /// The other ports are shared by all members of the batch. Axes count in the batched shape and may count from the end.
 pub fn vmap(f: &Func, axes: &[(&str, i64)], size: &Dim, out_axis: i64) -> Result<Func> {
     let g = Graph::new(f.name.clone());
-    for (name, _) in axes {
-        f.need_port(name)?;
+    let names: HashSet<&str> = f.ports.iter().map(|p| p.name.as_str()).collect();
+    let mut places: HashMap<&str, i64> = HashMap::new();
+    for (name, axis) in axes {
+        if !names.contains(name) {
+            f.need_port(name)?;
+        }
+        if places.insert(name, *axis).is_some() {
+            return Err(Error::new(Code::Vmap, format!("{name:?} is named twice")));
+        }
     }
     let mut args = Vec::new();
     let mut batched = Vec::new();
     for p in &f.ports {
         let ty = f.ty(p.value)?;
-        let axis = axes.iter().find(|(n, _)| *n == p.name).map(|(_, a)| *a);
-        let Some(axis) = axis else {
+        let Some(axis) = places.get(p.name.as_str()).copied() else {
             let v = g.on_behalf(&p.loc, || g.port(&p.name, ty.clone(), p.kind, p.source.clone()));
             args.push(v.set_diff(p.diff));
             batched.push(false);

@@ -6,7 +6,7 @@ use rlx_ir::transform::{hvp, jvp, vjp, vmap};
 use rlx_ir::{Code, Dim, Func, Graph, Options, Result, Tensor, eval};
 
 fn code(f: Result<Func>) -> Code {
-    f.err().expect("an error").code()
+    f.expect_err("an error").code()
 }
 
 fn func(outputs: &[&str], inputs: &[&str]) -> Func {

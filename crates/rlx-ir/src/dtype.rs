@@ -96,6 +96,10 @@ impl DType {
     pub fn is_float(self) -> bool {
         self.kind() == Kind::Float
     }
+    /// The dtype in which a kernel keeps sums and states of such numbers: `f64` for itself, `f32` for all others.
+    pub fn wide(self) -> DType {
+        if self == DType::F64 { DType::F64 } else { DType::F32 }
+    }
     /// Whether it is an integer (bool is none).
     pub fn is_int(self) -> bool {
         matches!(self.kind(), Kind::Int { .. })

@@ -4,7 +4,6 @@
 //! within a chunk they are computed again. So s turns keep some 2·√s states.
 
 use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::Result;
 use crate::graph::{Graph, Var};
 use crate::types::Shape;
@@ -55,11 +54,6 @@ const LONGEST: i64 = 256;
 /// The first `N` of some values; poison where there are fewer.
 pub(crate) fn first<'a, const N: usize>(like: Var<'a>, xs: &[Var<'a>]) -> [Var<'a>; N] {
     std::array::from_fn(|i| xs.get(i).copied().unwrap_or_else(|| like.graph().poison()))
-}
-
-/// The dtype that states are kept in for operands of `dtype`.
-pub(crate) fn wide(dtype: DType) -> DType {
-    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
 impl Recurrence {

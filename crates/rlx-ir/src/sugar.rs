@@ -197,6 +197,12 @@ impl<'g> Var<'g> {
         if self.dtype() == dtype { self } else { self.cast(dtype) }
     }
 
+    /// A float in the dtype in which sums of it are kept: see [`DType::wide`].
+    #[track_caller]
+    pub fn wide(self) -> Var<'g> {
+        if self.dtype().is_float() { self.to(self.dtype().wide()) } else { self }
+    }
+
     /// The inner product of two tensors of one shape.
     #[track_caller]
     pub fn inner(self, other: Var<'g>) -> Var<'g> {

@@ -1,6 +1,5 @@
 //! Scaled dot-product attention, with everything that language models hang on it.
 
-use crate::ops::norm::wide;
 use crate::prelude::*;
 
 /// The operands of attention that are not q, k and v.
@@ -56,7 +55,7 @@ fn weights<'g>(q: Var<'g>, k: Var<'g>, x: Extras<'g>, a: &Attention) -> Result<W
         scores = bent * cap;
     }
     if let Some(bias) = x.bias {
-        scores = scores + wide(bias);
+        scores = scores + bias.wide();
     }
     // How far the key lies before the query, whose last one stands at the last key.
     let distance = || {
@@ -69,7 +68,7 @@ fn weights<'g>(q: Var<'g>, k: Var<'g>, x: Extras<'g>, a: &Attention) -> Result<W
         let near = -distance().abs().to(scores.dtype());
         let mut per_head = slopes.shape();
         per_head.extend([Dim::constant(1), Dim::constant(1)]);
-        scores = scores + wide(slopes).reshape(per_head) * near;
+        scores = scores + slopes.wide().reshape(per_head) * near;
         nearness = Some(near);
     }
     let causal = a.causal.then(|| distance().greater_equal(0.0));
@@ -198,7 +197,7 @@ ops! {
     ];
     infer = |c, a| Ok(vec![check(c, a, 3)?]);
     body = |c, a| {
-        let [q, k, v] = c.xs().map(wide);
+        let [q, k, v] = c.xs().map(Var::wide);
         let w = weights(q, k, Extras { mask: c.opt(3), bias: c.opt(4), slopes: c.opt(5) }, a)?;
         let y = dot(share(w.p, &k.dim(1))?, v, &[4], &[2]);
         Ok(vec![unshare(y, &q.dim(1)).to(c.x(0).dtype())])
@@ -284,7 +283,7 @@ ops! {
     };
     body = |c, a| {
         let (bias, slopes) = (c.opt(5), c.opt(6));
-        let [q, k, v, dy] = c.xs().map(wide);
+        let [q, k, v, dy] = c.xs().map(Var::wide);
         let (hq, hkv) = (q.dim(1), k.dim(1));
         let w = weights(q, k, Extras { mask: c.opt(4), bias, slopes }, &Attention::from(a))?;
         let (p, dy) = (share(w.p, &hkv)?, share(dy, &hkv)?);

@@ -34,7 +34,7 @@ ops! {
     };
     body = |c, a| {
         let (x, w) = (c.x(0), c.x(1));
-        let (s, k, dtype) = (x.dim(1), w.dim(1), crate::recurrence::wide(x.dtype()));
+        let (s, k, dtype) = (x.dim(1), w.dim(1), x.dtype().wide());
         let past = c.opt(3).unwrap_or_else(|| c.g.zeros(x.dtype(), &[x.dim(0), &k - 1, x.dim(2)]));
         let all = c.g.concat(&[past, x], 1);
         let last = all.narrow(1, s.clone(), &k - 1);

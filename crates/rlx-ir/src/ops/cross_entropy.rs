@@ -1,7 +1,6 @@
 //! Classification losses: cross-entropy of logits, negative log-likelihood.
 
 use crate::ops::loss::{Reduction, reduced_type};
-use crate::ops::norm::wide;
 use crate::prelude::*;
 use crate::tensor::Tensor;
 
@@ -77,7 +76,7 @@ ops! {
         Ok(vec![check_rows(c, a.reduction)?])
     };
     body = |c, a| {
-        let x = wide(c.x(0));
+        let x = c.x(0).wide();
         let (hit, valid) = hits(x, c.x(1), a.ignore_index);
         let p = x.log_softmax(-1);
         let mut loss = picked(p, hit);
@@ -128,7 +127,7 @@ ops! {
         Ok(vec![c.ty(0)?.clone()])
     };
     body = |c, a| {
-        let (x, dy) = (wide(c.x(0)), wide(c.x(2)));
+        let (x, dy) = (c.x(0).wide(), c.x(2).wide());
         let (hit, valid) = hits(x, c.x(1), a.ignore_index);
         let w = match a.reduction {
             Reduction::Mean => dy / valid.to(x.dtype()).sum_all(),
@@ -173,7 +172,7 @@ ops! {
         Ok(vec![reduced_type(x.dtype, x.shape.get(..x.rank() - 1).unwrap_or(&[]), a.reduction)])
     };
     body = |c, a| {
-        let [x, target] = c.xs().map(wide);
+        let [x, target] = c.xs().map(Var::wide);
         let p = x.log_softmax(-1);
         let mut loss = -(target * p).sum(vec![-1], false);
         if a.label_smoothing > 0.0 {
@@ -204,7 +203,7 @@ ops! {
     constraints = ["x has at least one axis", "targets have the shape of x without the last axis"];
     infer = |c, a| Ok(vec![check_rows(c, a.reduction)?]);
     body = |c, a| {
-        let x = wide(c.x(0));
+        let x = c.x(0).wide();
         let (hit, valid) = hits(x, c.x(1), a.ignore_index);
         Ok(vec![reduce_valid(picked(x, hit), valid, a.reduction).to(c.x(0).dtype())])
     };

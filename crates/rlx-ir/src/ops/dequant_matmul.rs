@@ -25,11 +25,6 @@ fn check_inner(c: &Infer<'_>, n: usize, k: &Dim) -> Result<()> {
     }
 }
 
-/// The dtype in which the product is added up.
-fn wide(x: Var<'_>) -> DType {
-    if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 }
-}
-
 /// The decoded matrix as `[.., inner, outer]`.
 fn decoded<'g>(w: Var<'g>, dtype: DType, transpose: bool) -> Var<'g> {
     let ggml = matches!(w.dtype(), DType::Packed(s) if s.is_ggml());
@@ -69,7 +64,7 @@ ops! {
         Ok(vec![x.with_shape(shape)])
     };
     body = |c, a| {
-        let (x, dtype) = (c.x(0), wide(c.x(0)));
+        let (x, dtype) = (c.x(0), c.x(0).dtype().wide());
         let y = x.to(dtype).matmul(decoded(c.x(1), dtype, a.transpose));
         Ok(vec![c.opt(2).map_or(y, |b| y + b.to(dtype)).to(x.dtype())])
     };
@@ -134,7 +129,7 @@ ops! {
         Ok(vec![x.with_shape(lead.iter().cloned().chain([n]).collect::<Shape>())])
     };
     body = |c, a| {
-        let (x, experts, dtype) = (c.x(0), c.x(2), wide(c.x(0)));
+        let (x, experts, dtype) = (c.x(0), c.x(2), c.x(0).dtype().wide());
         let own = decoded(c.x(1), dtype, a.transpose).gather(experts, 0);
         let y = x.to(dtype).unsqueeze(-2).matmul(own).squeeze(-2);
         Ok(vec![c.opt(3).map_or(y, |b| y + b.to(dtype).gather(experts, 0)).to(x.dtype())])

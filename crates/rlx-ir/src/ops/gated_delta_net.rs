@@ -2,7 +2,7 @@
 
 use super::selective_scan::{grad_types, grads_by, state_dtype, vmap_merged};
 use crate::prelude::*;
-use crate::recurrence::{Gradients, Recurrence, TurnGrads, first, in_dtypes, wide};
+use crate::recurrence::{Gradients, Recurrence, TurnGrads, first, in_dtypes};
 
 /// Entries: q, k `[b, h, dk]`, v `[b, h, dv]`, g, beta `[b, h]`; state `[b, h, dk, dv]`.
 const DELTA_RULE: Recurrence = Recurrence {
@@ -144,7 +144,7 @@ ops! {
         Ok(vec![c.ty(2)?.clone(), Type::new(last, shape)])
     };
     body = |c, a| {
-        let dtype = wide(c.x(0).dtype());
+        let dtype = c.x(0).dtype().wide();
         let [q, k, v, g, beta] = [0, 1, 2, 3, 4].map(|i| c.x(i).to(dtype));
         let heads = v.dim(2);
         let xs = [
@@ -179,7 +179,7 @@ ops! {
     constraints = ["the operands from q to state are those of gated_delta_net", "dy and dlast have the types of its results"];
     infer = |c, _| grad_types(c, GatedDeltaNet::DEF, 6);
     body = |c, a| {
-        let dtype = wide(c.x(1).dtype());
+        let dtype = c.x(1).dtype().wide();
         let [dy, q, k, v, g, beta] = [0, 1, 2, 3, 4, 5].map(|i| c.x(i).to(dtype));
         let (heads, scale, one) = (v.dim(2), query_scale(q, a.scale), k.scalar(1.0));
         let xs = [

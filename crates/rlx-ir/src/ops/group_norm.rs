@@ -1,6 +1,6 @@
 //! Normalisation of images `[n, c, spatial…]`: group norm, instance norm, batch norm.
 
-use crate::ops::norm::{affine, check_eps, wide};
+use crate::ops::norm::{affine, check_eps};
 use crate::prelude::*;
 
 /// Whether x is `[n, c, …]` (constraint 1) and the operands at `params` are `[c]` (constraint 2); gives c.
@@ -68,7 +68,7 @@ ops! {
         Ok(vec![c.ty(0)?.clone()])
     };
     body = |c, a| {
-        let x = wide(c.x(0));
+        let x = c.x(0).wide();
         let y = grouped(x, &a.groups.into())?.layer_norm(None, None, a.eps, 1).reshape(x.shape());
         Ok(vec![affine(y, per_channel(c.opt(1), x), per_channel(c.opt(2), x)).to(c.x(0).dtype())])
     };
@@ -108,7 +108,7 @@ ops! {
     };
     body = |c, a| {
         let (dtype, groups) = (c.x(0).dtype(), Dim::constant(a.groups));
-        let [x, dy] = c.xs().map(wide);
+        let [x, dy] = c.xs().map(Var::wide);
         let rows = grouped(x, &groups)?;
         let n = rows.layer_norm(None, None, a.eps, 1).reshape(x.shape());
         let g = grouped(affine(dy, per_channel(c.opt(2), x), None), &groups)?;
@@ -138,7 +138,7 @@ ops! {
         Ok(vec![c.ty(0)?.clone()])
     };
     body = |c, a| {
-        let x = wide(c.x(0));
+        let x = c.x(0).wide();
         let shape = x.shape();
         let flat = vec![x.dim(0), x.dim(1), product(shape.get(2..).unwrap_or(&[]))];
         let y = x.reshape(flat).layer_norm(None, None, a.eps, 1).reshape(shape);
@@ -170,8 +170,8 @@ ops! {
         Ok(vec![c.ty(0)?.clone()])
     };
     body = |c, a| {
-        let x = wide(c.x(0));
-        let param = |i| per_channel(c.opt(i).map(wide), x).unwrap_or_else(|| c.g.poison());
+        let x = c.x(0).wide();
+        let param = |i| per_channel(c.opt(i).map(Var::wide), x).unwrap_or_else(|| c.g.poison());
         let y = (x - param(3)) * (param(4) + a.eps).rsqrt();
         Ok(vec![affine(y, per_channel(c.opt(1), x), per_channel(c.opt(2), x)).to(c.x(0).dtype())])
     };
@@ -204,7 +204,7 @@ ops! {
         Ok(vec![x.clone(), stat.clone(), stat])
     };
     body = |c, a| {
-        let (x, dtype) = (wide(c.x(0)), c.x(0).dtype());
+        let (x, dtype) = (c.x(0).wide(), c.x(0).dtype());
         let axes = all_but_channels(x);
         let mean = x.mean(axes.clone(), true);
         let d = x - mean;
@@ -259,7 +259,7 @@ ops! {
     };
     body = |c, a| {
         let (dtype, axes) = (c.x(0).dtype(), all_but_channels(c.x(0)));
-        let [x, dy] = c.xs().map(wide);
+        let [x, dy] = c.xs().map(Var::wide);
         let d = x - x.mean(axes.clone(), true);
         let r = (d.square().mean(axes.clone(), true) + a.eps).rsqrt();
         let n = d * r;

@@ -1,6 +1,5 @@
 //! Losses element by element, and what they share: reductions.
 
-use crate::ops::norm::wide;
 use crate::prelude::*;
 
 attr_enum! {
@@ -65,7 +64,7 @@ ops! {
     constraints = ["target has the shape of x"];
     infer = |c, a| same_shapes(c, a.reduction);
     body = |c, a| {
-        let [x, target] = c.xs().map(wide);
+        let [x, target] = c.xs().map(Var::wide);
         Ok(reduce((x - target).square(), a.reduction, c.x(0).dtype()))
     };
     samples = |s| {
@@ -81,7 +80,7 @@ ops! {
     constraints = ["target has the shape of x"];
     infer = |c, a| same_shapes(c, a.reduction);
     body = |c, a| {
-        let [x, target] = c.xs().map(wide);
+        let [x, target] = c.xs().map(Var::wide);
         Ok(reduce((x - target).abs(), a.reduction, c.x(0).dtype()))
     };
     samples = |s| {
@@ -101,7 +100,7 @@ ops! {
         same_shapes(c, a.reduction)
     };
     body = |c, a| {
-        let [x, target] = c.xs().map(wide);
+        let [x, target] = c.xs().map(Var::wide);
         let d = (x - target).abs();
         let loss = d.greater(a.delta).select((d - a.delta / 2.0) * a.delta, d.square() * 0.5);
         Ok(reduce(loss, a.reduction, c.x(0).dtype()))
@@ -124,7 +123,7 @@ ops! {
         same_shapes(c, a.reduction)
     };
     body = |c, a| {
-        let [x, target] = c.xs().map(wide);
+        let [x, target] = c.xs().map(Var::wide);
         let d = (x - target).abs();
         let loss = match a.beta > 0.0 {
             true => d.greater(a.beta).select(d - a.beta / 2.0, d.square() * (0.5 / a.beta)),
@@ -153,9 +152,9 @@ ops! {
         same_shapes(c, a.reduction)
     };
     body = |c, a| {
-        let [x, target] = c.xs().map(wide);
+        let [x, target] = c.xs().map(Var::wide);
         let yes = target * (-x).softplus();
-        let yes = c.opt(2).map_or(yes, |w| yes * wide(w));
+        let yes = c.opt(2).map_or(yes, |w| yes * w.wide());
         Ok(reduce(yes + (1.0 - target) * x.softplus(), a.reduction, c.x(0).dtype()))
     };
     samples = |s| {
@@ -178,7 +177,7 @@ ops! {
         same_shapes(c, if a.reduction == DivergenceReduction::None { Reduction::None } else { Reduction::Sum })
     };
     body = |c, a| {
-        let [x, target] = c.xs().map(wide);
+        let [x, target] = c.xs().map(Var::wide);
         let loss = if a.log_target {
             target.exp() * (target - x)
         } else {

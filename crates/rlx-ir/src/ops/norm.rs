@@ -2,14 +2,6 @@
 
 use crate::prelude::*;
 
-/// x as `f32` if its dtype is narrower: what a kernel of a sum or a mean accumulates in.
-pub(crate) fn wide(x: Var<'_>) -> Var<'_> {
-    match x.dtype() {
-        DType::F16 | DType::BF16 | DType::F8E4M3 | DType::F8E5M2 => x.cast(DType::F32),
-        _ => x,
-    }
-}
-
 /// The last `n` axes, counted from the end.
 fn last(n: i64) -> Vec<i64> {
     (-n..0).collect()
@@ -22,8 +14,8 @@ fn leading(x: Var<'_>, n: i64) -> Vec<i64> {
 
 /// `y · gamma + beta`, as far as they are given.
 pub(crate) fn affine<'g>(y: Var<'g>, gamma: Option<Var<'g>>, beta: Option<Var<'g>>) -> Var<'g> {
-    let y = gamma.map_or(y, |gamma| y * wide(gamma));
-    beta.map_or(y, |beta| y + wide(beta))
+    let y = gamma.map_or(y, |gamma| y * gamma.wide());
+    beta.map_or(y, |beta| y + beta.wide())
 }
 
 /// Constraint `n`: eps is finite and not negative.
@@ -57,7 +49,7 @@ fn batch_affine<'g>(
         return Ok(vec![norm(c.x(0), c.opt(1), c.opt(2))]);
     }
     let param = |i| c.opt(i).map(|p| if c.is_batched(i) { p.align_batch(c.rank(0)) } else { p });
-    let y = affine(wide(norm(c.x(0), None, None)), param(1), param(2));
+    let y = affine(norm(c.x(0), None, None).wide(), param(1), param(2));
     Ok(vec![y.to(c.x(0).dtype())])
 }
 
@@ -76,7 +68,7 @@ ops! {
         Ok(vec![c.ty(0)?.clone()])
     };
     body = |c, a| {
-        let x = wide(c.x(0));
+        let x = c.x(0).wide();
         let d = x - x.mean(last(a.axes), true);
         let y = d * (d.square().mean(last(a.axes), true) + a.eps).rsqrt();
         Ok(vec![affine(y, c.opt(1), c.opt(2)).to(c.x(0).dtype())])
@@ -120,7 +112,7 @@ ops! {
     };
     body = |c, a| {
         let (axes, dtype) = (last(a.axes), c.x(0).dtype());
-        let [x, dy] = c.xs().map(wide);
+        let [x, dy] = c.xs().map(Var::wide);
         let d = x - x.mean(axes.clone(), true);
         let r = (d.square().mean(axes.clone(), true) + a.eps).rsqrt();
         let n = d * r;
@@ -152,7 +144,7 @@ ops! {
         Ok(vec![c.ty(0)?.clone()])
     };
     body = |c, a| {
-        let x = wide(c.x(0));
+        let x = c.x(0).wide();
         let y = x * (x.square().mean(vec![-1], true) + a.eps).rsqrt();
         Ok(vec![affine(y, c.opt(1), c.opt(2)).to(c.x(0).dtype())])
     };
@@ -192,7 +184,7 @@ ops! {
     };
     body = |c, a| {
         let dtype = c.x(0).dtype();
-        let [x, dy] = c.xs().map(wide);
+        let [x, dy] = c.xs().map(Var::wide);
         let r = (x.square().mean(vec![-1], true) + a.eps).rsqrt();
         let n = x * r;
         let g = affine(dy, c.opt(2), None);
@@ -218,7 +210,7 @@ ops! {
         Ok(vec![c.ty(0)?.clone()])
     };
     body = |c, a| {
-        let x = wide(c.x(0));
+        let x = c.x(0).wide();
         // The maximum is taken of the squares, so that the gradient at 0 has no infinite factor.
         let r = x.square().sum(vec![a.axis], true).maximum(a.eps * a.eps).rsqrt();
         Ok(vec![(x * r).to(c.x(0).dtype())])

@@ -176,7 +176,7 @@ ops! {
     body = |c, a| {
         let x = c.x(0);
         // Wide enough for the codes: a 32-bit code plus zero point is no f16.
-        let wide = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+        let wide = x.dtype().wide();
         let mut q = (x.to(wide) / spread(c.x(1).to(wide), x, a.axis, a.block)?).round();
         if let Some(z) = c.opt(2) {
             q = q + spread(z.cast(wide), x, a.axis, a.block)?;
@@ -219,7 +219,7 @@ ops! {
     };
     body = |c, a| {
         let (x, scale) = (c.x(0), c.x(1));
-        let wide = if scale.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+        let wide = scale.dtype().wide();
         let mut q = x.cast(wide);
         if let Some(z) = c.opt(2) {
             q = q - spread(z.cast(wide), x, a.axis, a.block)?;

@@ -1,7 +1,6 @@
 //! Rotary position embedding.
 
 use crate::ops::cross_entropy::index_dtype;
-use crate::ops::norm::wide;
 use crate::prelude::*;
 use crate::transform::vmap_through;
 
@@ -49,7 +48,7 @@ fn looked_up<'g>(table: Var<'g>, rows: Var<'g>, a: &Rope, dtype: DType) -> Var<'
 
 /// The gradients of the two tables: each entry collects from all positions and heads that used it.
 fn table_grads<'g>(c: &VjpCx<'g>, a: &Rope) -> Result<[Var<'g>; 2]> {
-    let [x, dy] = [c.x(0), c.dy(0)].map(wide);
+    let [x, dy] = [c.x(0), c.dy(0)].map(Var::wide);
     let (x, dy) = (halves(x, a)?, halves(dy, a)?);
     let rows = table_rows(c.x(0), &c.x(1).dim(0), c.opt(3));
     let dcos = dy.first * x.first + dy.second * x.second;
@@ -117,7 +116,7 @@ ops! {
         Ok(vec![c.ty(0)?.clone()])
     };
     body = |c, a| {
-        let x = wide(c.x(0));
+        let x = c.x(0).wide();
         let rows = table_rows(x, &c.x(1).dim(0), c.opt(3));
         let cos = looked_up(c.x(1), rows, a, x.dtype());
         let sin = looked_up(c.x(2), rows, a, x.dtype());

@@ -153,7 +153,7 @@ ops! {
         Ok(vec![table.clone(), table])
     };
     body = |c, a| {
-        let dtype = if a.dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        let dtype = a.dtype.wide();
         let (f, magnitude) = frequencies(a);
         // Far positions turn many times, and f32 would lose the angle. The turns per position are split: a
         // part of 8 bits, whose product with a position below 2^16 is exact, so that whole turns drop out

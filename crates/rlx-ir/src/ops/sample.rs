@@ -49,7 +49,7 @@ ops! {
         if a.temperature == 0.0 {
             return Ok(vec![logits.argmax(-1, false, false).cast(DType::I32)]);
         }
-        let logits = logits.to(crate::recurrence::wide(logits.dtype()));
+        let logits = logits.to(logits.dtype().wide());
         // Against the largest, so that a low temperature overflows nothing but the hopeless.
         let logits = (logits - logits.max(vec![-1], true)) / a.temperature;
         let tail: Shape = logits.shape().into_iter().skip(seed.rank() - 1).collect();

@@ -1,7 +1,7 @@
 //! The selective scan of Mamba-1, and what it shares with Mamba-2 (`ssd`).
 
 use crate::prelude::*;
-use crate::recurrence::{Gradients, Recurrence, TurnGrads, first, in_dtypes, wide};
+use crate::recurrence::{Gradients, Recurrence, TurnGrads, first, in_dtypes};
 
 /// The recurrence of both Mambas over values of `[s, b, g, ..]`: g groups of c channels, each channel with n states.
 /// Entries: x, dt `[b, g, c]` and B, C `[b, g, n]`; fixed: A `[g, c, n]` or `[g, c, 1]`; state `[b, g, c, n]`.
@@ -95,7 +95,7 @@ pub(crate) fn state_dtype(c: &Infer<'_>, n: usize, i: usize, want: &[Dim]) -> Re
             Err(c.fail(Code::DType, n, format!("the state is {}", t.dtype)).operand("state"))
         }
         Some(t) => Ok(t.dtype),
-        None => Ok(wide(c.ty(0)?.dtype)),
+        None => Ok(c.ty(0)?.dtype.wide()),
     }
 }
 
@@ -212,7 +212,7 @@ ops! {
         Ok(vec![x, Type::new(last, shape)])
     };
     body = |c, a| {
-        let dtype = wide(c.x(0).dtype());
+        let dtype = c.x(0).dtype().wide();
         let up = |i: usize| c.opt(i).map(|v| v.to(dtype));
         let x = c.x(0).to(dtype);
         let (_, dt) = time_step(c.x(1).to(dtype), up(7), a.softplus);
@@ -247,7 +247,7 @@ ops! {
     constraints = ["the operands from x to state are those of selective_scan", "dy and dlast have the types of its results"];
     infer = |c, _| grad_types(c, SelectiveScan::DEF, 9);
     body = |c, a| {
-        let dtype = wide(c.x(1).dtype());
+        let dtype = c.x(1).dtype().wide();
         let up = |i: usize| c.opt(i).map(|v| v.to(dtype));
         let x = c.x(1).to(dtype);
         let (raw, dt) = time_step(c.x(2).to(dtype), up(8), a.softplus);

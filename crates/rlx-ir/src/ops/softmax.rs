@@ -1,6 +1,5 @@
 //! Softmax and its logarithm.
 
-use crate::ops::norm::wide;
 use crate::prelude::*;
 
 ops! {
@@ -9,7 +8,7 @@ ops! {
     constraints = ["the axis exists"];
     infer = |c, a| { c.axis(0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
     body = |c, a| {
-        let x = wide(c.x(0));
+        let x = c.x(0).wide();
         let e = (x - x.max(vec![a.axis], true).stop_gradient()).exp();
         Ok(vec![(e / e.sum(vec![a.axis], true)).to(c.x(0).dtype())])
     };
@@ -38,7 +37,7 @@ ops! {
         Ok(vec![c.ty(0)?.clone()])
     };
     body = |c, a| {
-        let [y, dy] = c.xs().map(wide);
+        let [y, dy] = c.xs().map(Var::wide);
         Ok(vec![(y * (dy - (y * dy).sum(vec![a.axis], true))).to(c.x(0).dtype())])
     };
     vmap = |c, a| Ok(vec![c.bx(0).softmax_grad(c.bx(1), c.shift(0, a.axis)?)]);
@@ -54,7 +53,7 @@ ops! {
     constraints = ["the axis exists"];
     infer = |c, a| { c.axis(0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
     body = |c, a| {
-        let x = wide(c.x(0));
+        let x = c.x(0).wide();
         let x = x - x.max(vec![a.axis], true).stop_gradient();
         Ok(vec![(x - x.exp().sum(vec![a.axis], true).log()).to(c.x(0).dtype())])
     };
@@ -82,7 +81,7 @@ ops! {
         Ok(vec![c.ty(0)?.clone()])
     };
     body = |c, a| {
-        let [y, dy] = c.xs().map(wide);
+        let [y, dy] = c.xs().map(Var::wide);
         Ok(vec![(dy - y.exp() * dy.sum(vec![a.axis], true)).to(c.x(0).dtype())])
     };
     vmap = |c, a| Ok(vec![c.bx(0).log_softmax_grad(c.bx(1), c.shift(0, a.axis)?)]);

@@ -5,7 +5,7 @@ use super::selective_scan::{
     time_step_grad, vmap_merged,
 };
 use crate::prelude::*;
-use crate::recurrence::{Gradients, first, in_dtypes, wide};
+use crate::recurrence::{Gradients, first, in_dtypes};
 
 /// How the operands lie as the recurrence takes them: g groups of c = h/g · p channels.
 struct Layout {
@@ -92,7 +92,7 @@ ops! {
         Ok(vec![x, Type::new(last, shape)])
     };
     body = |c, a| {
-        let dtype = wide(c.x(0).dtype());
+        let dtype = c.x(0).dtype().wide();
         let up = |i: usize| c.opt(i).map(|v| v.to(dtype));
         let [x, dt, decay, b, cc] = [0, 1, 2, 3, 4].map(|i| c.x(i).to(dtype));
         let l = Layout::of(x, b);
@@ -123,7 +123,7 @@ ops! {
     constraints = ["the operands from x to state are those of ssd", "dy and dlast have the types of its results"];
     infer = |c, _| grad_types(c, Ssd::DEF, 9);
     body = |c, a| {
-        let dtype = wide(c.x(1).dtype());
+        let dtype = c.x(1).dtype().wide();
         let up = |i: usize| c.opt(i).map(|v| v.to(dtype));
         let [dy, x, dt, decay, b, cc] = [0, 1, 2, 3, 4, 5].map(|i| c.x(i).to(dtype));
         let l = Layout::of(x, b);

@@ -75,6 +75,15 @@ pub struct Pruned {
 
 /// The graph without what no output needs.
 pub fn dce(f: &Func) -> Result<Func> {
+    let out = lean(f)?;
+    if cfg!(debug_assertions) {
+        crate::verify::verify(&out)?;
+    }
+    Ok(out)
+}
+
+/// The same, not verified: regions are verified with the graph that they are in.
+fn lean(f: &Func) -> Result<Func> {
     let mut live: HashSet<ValueId> = f.outputs.iter().map(|o| o.value).collect();
     let mut kept: Vec<Node> = Vec::new();
     for node in f.nodes.iter().rev() {
@@ -85,7 +94,7 @@ pub fn dce(f: &Func) -> Result<Func> {
         let node = match node.op.prune {
             Some(prune) => apply(node, prune(node, &needed)?),
             None => {
-                let regions = node.regions.iter().map(|r| dce(r).map(Arc::new)).collect::<Result<_>>()?;
+                let regions = node.regions.iter().map(|r| lean(r).map(Arc::new)).collect::<Result<_>>()?;
                 Node { regions, ..node.clone() }
             }
         };
@@ -93,11 +102,7 @@ pub fn dce(f: &Func) -> Result<Func> {
         kept.push(node);
     }
     kept.reverse();
-    let out = renumber(f, kept)?;
-    if cfg!(debug_assertions) {
-        crate::verify::verify(&out)?;
-    }
-    Ok(out)
+    renumber(f, kept)
 }
 
 fn apply(node: &Node, p: Pruned) -> Node {
@@ -149,7 +154,7 @@ pub fn keep_outputs(f: &Func, keep: &[bool]) -> Result<(Func, Vec<bool>)> {
     let mut g = f.clone();
     let mut flags = keep.iter();
     g.outputs.retain(|_| flags.next().copied().unwrap_or(false));
-    let g = dce(&g)?;
+    let g = lean(&g)?;
     let used: HashSet<ValueId> = g
         .nodes
         .iter()

@@ -89,6 +89,8 @@ def cases(c):
             {"groups": 2, "stride": [1, 2], "dilation": [2, 1], "padding_lo": [1, 0], "padding_hi": [1, 0]},
         ),
         ((1, 2, 2, 2, 3), (2, 1, 2, 2, 2), {"stride": [2, 1, 1]}),
+        # Output padding of a stride or more.
+        ((1, 2, 3), (2, 2, 3), {"stride": [2], "output_padding": [2], "dilation": [3]}),
     ]:
         n = len(xs) - 2
 

@@ -4,8 +4,8 @@
 //! that says what a graph means, and the transforms that differentiate and batch it. It does no I/O.
 //!
 //! Read in this order:
-//! 1. [`dtype`], [`dim`], [`types`], [`tensor`]: what a value is; [`quant`]: packed ones;
-//! 2. [`op`]: what an op is; [`ops`]: the table, one file per op; [`scalar`], [`attr`], [`sample`]: its parts;
+//! 1. [`dtype`], [`mod@dim`], [`types`], [`tensor`]: what a value is; [`quant`]: packed ones;
+//! 2. [`op`]: what an op is; [`mod@ops`]: the table, one file per op; [`scalar`], [`attr`], [`sample`]: its parts;
 //! 3. [`graph`]: the builder; [`func`]: a finished graph; [`verify`]: what is always true of one;
 //! 4. [`text`]: graphs as text; [`oracle`]: graphs as numbers;
 //! 5. [`transform`]: gradients, batching, removal of dead code; [`doc`]: the pages of the ops.
@@ -58,3 +58,8 @@ pub use graph::{Graph, Var};
 pub use oracle::{Options, Rounding, eval};
 pub use tensor::Tensor;
 pub use types::Type;
+
+/// The README's examples, run as tests of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use rlx_ir::attr::AttrValue;
+use rlx_ir::op::Meaning;
 use rlx_ir::sample::{Arg, ArgType, SampleKind};
 use rlx_ir::{Code, DType, Dim, Graph, Options, Type, dim, eval};
 
@@ -89,7 +90,9 @@ fn apply(def: &'static rlx_ir::op::OpDef, args: &[Option<Arg>], attrs: Vec<AttrV
     let vars = args.iter().enumerate().map(make).collect::<rlx_ir::Result<Vec<_>>>()?;
     let results = g.emit(def, attrs, vars, vec![]);
     let total: i64 = results.iter().filter_map(|r| r.ty().numel().upper()).sum();
-    if !g.errors().is_empty() || total > 10_000 {
+    // A collective needs its ranks.
+    let alone = !matches!(def.meaning, Meaning::Collective(_));
+    if !g.errors().is_empty() || total > 10_000 || !alone {
         return Ok(());
     }
     g.output("y", results[0]);

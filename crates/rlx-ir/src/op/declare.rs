@@ -169,6 +169,8 @@ macro_rules! ops {
     (@method [$($doc:literal)+] $name:ident $A:ident () [$($an:ident : $at:ty),*] -> $res:tt) => {
         impl $crate::graph::Graph {
             $(#[doc = $doc])+ #[track_caller]
+            // Formulas in the docs have indices and shapes in brackets, which are no links.
+            #[allow(rustdoc::broken_intra_doc_links)]
             pub fn $name<'g>(&'g self, $($an: impl Into<$at>),*) -> $crate::ops!(@return 'g $res) {
                 let attrs = $A { $($an: $an.into()),* };
                 $crate::ops!(@finish (self.call_op($A::DEF, &attrs, Vec::new())) $res)
@@ -178,6 +180,8 @@ macro_rules! ops {
     (@method [$($doc:literal)+] $name:ident $A:ident () [] [with $($b:ident)*] -> $res:tt) => {
         impl $crate::graph::Graph {
             $(#[doc = $doc])+ #[track_caller]
+            // Formulas in the docs have indices and shapes in brackets, which are no links.
+            #[allow(rustdoc::broken_intra_doc_links)]
             pub fn $name<'g>(&'g self, attrs: $A) -> $crate::ops!(@return 'g $res) {
                 $crate::ops!(@finish (self.call_op($A::DEF, &attrs, Vec::new())) $res)
             }
@@ -186,6 +190,8 @@ macro_rules! ops {
     (@method [$($doc:literal)+] $name:ident $A:ident ($xs:ident : many $c:ident) [$($an:ident : $at:ty),*] -> $res:tt) => {
         impl $crate::graph::Graph {
             $(#[doc = $doc])+ #[track_caller]
+            // Formulas in the docs have indices and shapes in brackets, which are no links.
+            #[allow(rustdoc::broken_intra_doc_links)]
             pub fn $name<'g>(&'g self, $xs: &[$crate::Var<'g>], $($an: impl Into<$at>),*) -> $crate::ops!(@return 'g $res) {
                 let attrs = $A { $($an: $an.into()),* };
                 let operands = $xs.iter().copied().map(Some).collect();
@@ -198,6 +204,8 @@ macro_rules! ops {
         [$($an:ident : $at:ty),*] -> $res:tt) => {
         impl<'g> $crate::graph::Var<'g> {
             $(#[doc = $doc])+ #[track_caller]
+            // Formulas in the docs have indices and shapes in brackets, which are no links.
+            #[allow(rustdoc::broken_intra_doc_links)]
             #[allow(clippy::too_many_arguments, clippy::should_implement_trait)]
             pub fn $name(self, $($o: impl $crate::graph::Operand<'g>,)* $($an: impl Into<$at>),*) -> $crate::ops!(@return 'g $res) {
                 let attrs = $A { $($an: $an.into()),* };
@@ -212,6 +220,8 @@ macro_rules! ops {
         [] [with $($b:ident)*] -> $res:tt) => {
         impl<'g> $crate::graph::Var<'g> {
             $(#[doc = $doc])+ #[track_caller]
+            // Formulas in the docs have indices and shapes in brackets, which are no links.
+            #[allow(rustdoc::broken_intra_doc_links)]
             #[allow(clippy::too_many_arguments)]
             pub fn $name(self, $($o: impl $crate::graph::Operand<'g>,)* attrs: $A) -> $crate::ops!(@return 'g $res) {
                 #[allow(unused_mut)]

@@ -2,6 +2,7 @@
 
 use crate::prelude::*;
 use crate::quant::{Decode, QuantError, Scheme};
+use crate::tensor::Tensor;
 
 /// The scheme of a packed dtype whose blocks fit the shape; `n` and the number after it are the constraints that the
 /// dtype and the shape can break.
@@ -72,7 +73,7 @@ pub(crate) fn spread<'g>(s: Var<'g>, x: Var<'g>, axis: Option<i64>, block: i64) 
     let d = x.dim(k as i64);
     if block > 0 {
         let index = x.graph().iota(vec![d], 0, DType::I64);
-        return Ok(s.gather(index / block as f64, k as i64));
+        return Ok(s.gather(index / x.graph().constant(Tensor::scalar(block)), k as i64));
     }
     let shape: Shape = (0..x.rank()).map(|i| if i == k { d.clone() } else { Dim::constant(1) }).collect();
     Ok(s.reshape(shape))

@@ -1,6 +1,7 @@
 //! Picking tokens.
 
 use crate::prelude::*;
+use crate::tensor::Tensor;
 
 ops! {
     /// An index of the last axis of the logits, drawn with the probabilities `softmax(logits / temperature)`.
@@ -61,7 +62,7 @@ ops! {
         let mut kept = sorted;
         if a.top_k > 0 {
             let rank = c.g.iota(vec![sorted.dim(-1)], 0, DType::I64);
-            kept = rank.less(a.top_k as f64).select(kept, never);
+            kept = rank.less(c.g.constant(Tensor::scalar(a.top_k))).select(kept, never);
         }
         if a.top_p < 1.0 {
             let before = kept.softmax(-1).cumsum(-1, true, false);

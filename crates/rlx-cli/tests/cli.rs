@@ -1,6 +1,6 @@
 //! The program as a caller sees it: output, files, exit codes, and one line on stderr.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
 //! Every op of the table, by its samples: shapes, gradients against finite differences, batching.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_conformance::fd::Problem;
 use rlx_conformance::sampled::{self, Case};

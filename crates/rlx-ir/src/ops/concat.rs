@@ -9,15 +9,15 @@ ops! {
     infer = |c, a| {
         let first = c.ty(0).map_err(|_| c.fail(Code::Operands, 1, "nothing to join"))?;
         let axis = c.axis(0, a.axis)?;
-        let mut shape = first.shape.clone();
+        let mut total = c.dim(0, axis)?.clone();
         for i in 1..c.operands.len() {
             c.rank(2, i, first.rank())?;
             for k in (0..first.rank()).filter(|k| *k != axis) {
                 c.same_dim(3, (0, k), (i, k))?;
             }
-            shape[axis] = &shape[axis] + c.dim(i, axis)?;
+            total += c.dim(i, axis)?;
         }
-        Ok(vec![first.with_shape(shape)])
+        Ok(vec![first.clone().with_axis(axis, total)])
     };
     eval = |e, a| {
         let xs = e.given();

@@ -58,13 +58,12 @@ ops! {
         if c.opt(2).is_some() {
             c.expect_shape(5, 2, std::slice::from_ref(&n))?;
         }
-        let own = x.rank() - 1;
         let shape = if w.rank() == 2 {
-            x.shape[..own].iter().cloned().chain([n]).collect::<Shape>()
+            x.leading(1).iter().cloned().chain([n]).collect::<Shape>()
         } else {
-            let lead = broadcast(&x.shape[..own - 1], &w.shape[..w.rank() - 2]);
+            let lead = broadcast(x.leading(2), w.leading(2));
             let lead = lead.map_err(|e| c.fail(Code::Broadcast, 6, e.message()).operand("w"))?;
-            lead.into_iter().chain([x.shape[own - 1].clone(), n]).collect()
+            lead.into_iter().chain([c.dim(0, x.rank() - 2)?.clone(), n]).collect()
         };
         Ok(vec![x.with_shape(shape)])
     };
@@ -126,7 +125,7 @@ ops! {
         c.rank_at_least(3, 0, 1)?;
         let (k, n) = sizes(c, 1, scheme, a.transpose)?;
         check_inner(c, 4, &k)?;
-        let lead = &x.shape[..x.rank() - 1];
+        let lead = x.leading(1);
         c.expect_shape(5, 2, lead)?;
         if c.opt(3).is_some() {
             c.expect_shape(6, 3, &[c.dim(1, 0)?.clone(), n.clone()])?;

@@ -148,8 +148,7 @@ fn diagonal<'g>(x: Var<'g>, i: usize, j: usize) -> Var<'g> {
 /// Without repeated axes, and without those of size 1 that stand for a longer one.
 fn simplified<'g>(mut x: Var<'g>, mut labels: Vec<Label>, sum: &Sum) -> (Var<'g>, Vec<Label>) {
     let mut j = 0;
-    while j < labels.len() {
-        let l = labels[j];
+    while let Some(l) = labels.get(j).copied() {
         match labels.iter().take(j).position(|m| *m == l) {
             Some(i) => {
                 x = diagonal(x, i, j);
@@ -167,7 +166,7 @@ fn simplified<'g>(mut x: Var<'g>, mut labels: Vec<Label>, sum: &Sum) -> (Var<'g>
 
 /// Summed over the axes whose labels are not needed.
 fn reduced<'g>(x: Var<'g>, labels: &[Label], needed: impl Fn(Label) -> bool) -> (Var<'g>, Vec<Label>) {
-    let gone: Vec<i64> = (0..labels.len()).filter(|i| !needed(labels[*i])).map(|i| i as i64).collect();
+    let gone: Vec<i64> = (0i64..).zip(labels).filter(|(_, l)| !needed(**l)).map(|(i, _)| i).collect();
     let left = labels.iter().copied().filter(|l| needed(*l)).collect();
     (if gone.is_empty() { x } else { x.sum(gone, false) }, left)
 }

@@ -99,9 +99,9 @@ ops! {
         if a.k < 0 || (n - a.k).upper().is_none_or(|u| u < 0) {
             return Err(c.fail(Code::Size, 2, format!("{} of {n}", a.k)).operand("x").axis(axis));
         }
-        let mut shape = x.shape.clone();
-        shape[axis] = Dim::constant(a.k);
-        Ok(vec![x.with_shape(shape.clone()), Type::new(DType::I64, shape)])
+        let values = x.clone().with_axis(axis, Dim::constant(a.k));
+        let indices = values.with_dtype(DType::I64);
+        Ok(vec![values, indices])
     };
     body = |c, a| Ok(c.x(0).sort(a.axis, a.largest).map(|y| y.narrow(a.axis, 0, a.k)).into());
     vjp = |c, a| Ok(put_back(c, a.axis));

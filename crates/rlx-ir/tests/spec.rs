@@ -4,9 +4,11 @@
 //! an example with literal numbers, so that nobody can read it in two ways.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use rlx_ir::attr::Attributes;
 use rlx_ir::ops::attention::Attention;
 use rlx_ir::ops::fake_quantize::FakeQuantize;
 use rlx_ir::ops::pool::AvgPool;
+use rlx_ir::ops::rope_table::{RopeScaling, RopeTable};
 use rlx_ir::quant::{Scheme, SchemeKind};
 use rlx_ir::{Code, DType, Dim, Error, Func, Graph, Options, Rounding, Tensor, Var, dim, eval, transform};
 
@@ -161,6 +163,46 @@ fn a_table_that_turns_out_too_small_is_an_error() {
     let broken = |rows, w| go(rows, w).expect_err("must be refused").bad_constraint();
     assert_eq!(broken(1, 1), Some(5), "two pairs, one column");
     assert_eq!(broken(0, 2), Some(5), "no row to wrap around to");
+}
+
+/// The body of the table, every step of it rounded to f32 as a device has it.
+#[test]
+fn far_positions_keep_their_angle_in_f32() {
+    for (positions, n_rot, scaling) in [
+        (9_000, 8, RopeScaling::None),
+        (65_536, 2, RopeScaling::None),
+        (131_072, 2, RopeScaling::Llama3),
+        (200_000, 2, RopeScaling::None),
+    ] {
+        let a = RopeTable {
+            positions: positions.into(),
+            n_rot,
+            base: 500_000.0,
+            scaling,
+            factor: 8.0,
+            ..RopeTable::default()
+        };
+        let body = |dtype| {
+            let attrs = RopeTable { dtype, ..a.clone() }.to_values();
+            let f = Graph::body_of(RopeTable::DEF, &attrs, &[], &[]).unwrap();
+            let options = Options { rounding: Rounding::Declared, ..Options::default() };
+            let out = eval(&f, &[], &options).unwrap();
+            out.into_iter().map(|(_, a)| a.f64s()).collect::<Vec<_>>()
+        };
+        let (narrow, exact) = (body(DType::F32), body(F));
+        for (got, want) in narrow.iter().zip(&exact) {
+            let gap = got.iter().zip(want).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
+            assert!(gap < 4e-6, "{positions} positions: off by {gap}");
+        }
+        // Against the angle itself, for the pair that turns fastest.
+        let pairs = n_rot as usize / 2;
+        for p in (0..positions as usize).rev().step_by(997) {
+            assert!(
+                (exact[0][p * pairs] - (p as f64).cos()).abs() < 1e-9
+                    && (exact[1][p * pairs] - (p as f64).sin()).abs() < 1e-9
+            );
+        }
+    }
 }
 
 // ---- selective_scan ----

@@ -42,8 +42,8 @@ ops! {
     ///
     /// x is `[.., k]`; W is `[k, n]`, for the ggml kinds `[n, k]`; the result is `[.., n]`. With `transpose` it is
     /// x `[.., n]` times Wᵀ and gives `[.., k]`: the gradient to x. A W of more than two axes is a batch of matrices,
-    /// whose leading axes broadcast against those of x as in `matmul`. Codes and scales that are NaN or infinite count as
-    /// 0. Products are added up in f32 (f64 for an x of f64). There is no gradient to the codes.
+    /// whose leading axes broadcast against those of x as in `matmul`. Elements and scales in fp8 (and powers of two)
+    /// that are NaN or infinite count as 0, as in `dequantize` with `finite`; a scale in f32 or f16 counts as it is. Products are added up in f32 (f64 for an x of f64). There is no gradient to the codes.
     dequant_matmul: DequantMatmul(x: Float, w: Packed, bias: opt Float) { transpose: bool = false } -> y;
     constraints = scheme_rules!("x has an axis, and two if w is a batch; w has at least two",
         "the last axis of x is the inner axis of w", "bias is [the outer axis of w]",

@@ -140,10 +140,7 @@ ops! {
         }
         for (i, named) in [(0, [&a.batch_x, &a.contract_x]), (1, [&a.batch_y, &a.contract_y])] {
             let all: Vec<i64> = named.into_iter().flatten().copied().collect();
-            c.axes(i, &all).map_err(|e| match c.def.constraints.get(1) {
-                Some(text) => e.constraint(2, text),
-                None => e,
-            })?;
+            c.axes(2, i, &all)?;
         }
         let r = Roles::new(a, [x.rank(), y.rank()])?;
         for (i, j) in r.contract[0].iter().zip(&r.contract[1]) {

@@ -76,7 +76,7 @@ ops! {
     rfft: Rfft(x: Float) { axis: i64 = -1 } -> y;
     constraints = ["the axis exists and is not empty"];
     infer = |c, a| {
-        let (x, axis) = (c.ty(0)?, c.axis(0, a.axis)?);
+        let (x, axis) = (c.ty(0)?, c.axis(1, 0, a.axis)?);
         let n = c.dim(0, axis)?;
         if n.upper().is_none_or(|u| u < 1) {
             return Err(c.fail(Code::Size, 1, "nothing to transform").operand("x").axis(axis));

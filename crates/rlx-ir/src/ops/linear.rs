@@ -310,9 +310,9 @@ ops! {
     lora_matmul: LoraMatmul(x: Float, w: Float, a: Float, b: Float) { scale: f64 = 1.0 } -> y;
     constraints = [
         "x has at least one axis", "w, a and b have two axes", "w and a have as many rows as x has columns",
-        "b has as many rows as a has columns", "b has as many columns as w",
+        "b has as many rows as a has columns", "b has as many columns as w", "scale is finite",
     ];
-    infer = |c, _| {
+    infer = |c, a| {
         c.rank_at_least(1, 0, 1)?;
         (1..4).try_for_each(|i| c.rank(2, i, 2))?;
         let (x, last) = (c.ty(0)?, c.ty(0)?.rank() - 1);
@@ -320,6 +320,9 @@ ops! {
         c.same_dim(3, (0, last), (2, 0))?;
         c.same_dim(4, (2, 1), (3, 0))?;
         let n = c.same_dim(5, (1, 1), (3, 1))?;
+        if !a.scale.is_finite() {
+            return Err(c.fail(Code::Attribute, 6, format!("scale is {}", a.scale)));
+        }
         Ok(vec![x.with_shape(x.shape.iter().take(last).cloned().chain([n]).collect::<Shape>())])
     };
     body = |c, at| {

@@ -43,7 +43,7 @@ ops! {
     permute: Permute(x: Any) { axes: Vec<i64> } -> y;
     constraints = ["axes names every axis of x once"];
     infer = |c, a| {
-        let (x, axes) = (c.ty(0)?, c.axes(0, &a.axes)?);
+        let (x, axes) = (c.ty(0)?, c.axes(1, 0, &a.axes)?);
         if axes.len() != x.rank() {
             return Err(c.fail(Code::Axis, 1, format!("{} axes are named, x has {}", axes.len(), x.rank())));
         }
@@ -240,7 +240,8 @@ ops! {
 
     /// x with the elements of the named axes in reverse order.
     flip: Flip(x: Any) { axes: Vec<i64> } -> y;
-    infer = |c, a| { c.axes(0, &a.axes)?; Ok(vec![c.ty(0)?.clone()]) };
+    constraints = ["each axis exists and is named once"];
+    infer = |c, a| { c.axes(1, 0, &a.axes)?; Ok(vec![c.ty(0)?.clone()]) };
     eval = |e, a| {
         let x = e.x(0)?;
         let axes = resolve_axes(&a.axes, x.rank())?;

@@ -1,7 +1,7 @@
 //! Files and calls that mean no good: each ends in an exit code and one line on stderr, never in a panic, a hang or
 //! memory out of proportion.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod support;
 

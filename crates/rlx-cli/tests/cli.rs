@@ -1,6 +1,6 @@
 //! The program as a caller sees it: output, files, exit codes, and one line on stderr.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod support;
 

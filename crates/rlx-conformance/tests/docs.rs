@@ -1,5 +1,5 @@
 //! What is written about ops and errors is true.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_conformance::{errordoc, filetest, opsdoc};
 use rlx_ir::attr::AttrKind;

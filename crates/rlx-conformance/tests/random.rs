@@ -1,5 +1,5 @@
 //! Random graphs: the verifier, the oracle, the text format and the transforms must agree on all of them.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use proptest::prelude::*;
 use rlx_conformance::fd::Problem;

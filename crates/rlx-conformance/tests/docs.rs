@@ -133,8 +133,8 @@ fn the_readme_is_true() {
     let e = g.finish().unwrap_err().to_string();
     let (message, _) = e.rsplit_once("; at ").unwrap();
     assert!(flat.contains(message), "the README's error is now {message}");
-    let count = format!("{} ops", ops::all().len());
-    assert!(flat.contains(&count), "there are {count}");
+    // Not the number itself: a new op touches one file.
+    assert!(flat.contains("over 200 ops") && (201..300).contains(&ops::all().len()));
     let count = format!("{} packed schemes", rlx_ir::quant::Scheme::all().len());
     assert!(flat.contains(&count), "there are {count}");
     let example = std::fs::read_to_string(filetest::root().join("examples/iris.rlx")).unwrap();

@@ -25,6 +25,12 @@ pub fn vjp(f: &Func, outputs: &[&str], wrt: &[&str]) -> Result<Func> {
             let message = format!("{name:?} is {}, and only floats have gradients", f.ty(port.value)?.dtype);
             return Err(Error::new(Code::Gradient, message));
         }
+        let grad = format!("grad.{name}");
+        if f.outputs.iter().any(|o| o.name == grad) {
+            let message =
+                format!("the gradient of {name:?} would be the output {grad:?}, and there is one already");
+            return Err(Error::new(Code::Name, message));
+        }
         active.push(port.value);
     }
     let wanted: Vec<bool> = f.ports.iter().map(|p| active.contains(&p.value)).collect();

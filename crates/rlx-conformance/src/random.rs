@@ -189,9 +189,9 @@ fn wrapped<'g>(g: &'g Graph, vars: &[Var<'g>], rng: &mut Rng) -> Vec<Var<'g>> {
     let floats: Vec<Var<'g>> = vars.iter().copied().filter(|v| v.dtype() == DType::F64).collect();
     let Some(x) = any(&floats, rng) else { return Vec::new() };
     match rng.below(4) {
-        0 => g.checkpoint(|_| vec![(x * x + x).tanh()]),
+        0 => g.checkpoint(|| vec![(x * x + x).tanh()]),
         1 => {
-            let (last, ys) = g.scan(&[x], &[], 3, rng.below(2) == 0, |_, c, _| {
+            let (last, ys) = g.scan(&[x], &[], 3, rng.below(2) == 0, |c, _| {
                 let y = c.first().map_or(x, |c| (*c * 0.5 + x).sin());
                 (vec![y], vec![y * x])
             });
@@ -199,17 +199,17 @@ fn wrapped<'g>(g: &'g Graph, vars: &[Var<'g>], rng: &mut Rng) -> Vec<Var<'g>> {
         }
         2 => {
             let p = x.sum_all().greater(0.1);
-            g.cond(p, |_| vec![x.sin()], |_| vec![x * 0.3])
+            g.cond(p, || vec![x.sin()], || vec![x * 0.3])
         }
         _ if x.rank() > 0 => {
             let n = x.dim(0);
             let start = g.zeros(DType::F64, &x.shape().iter().skip(1).cloned().collect::<Vec<_>>());
-            let (last, ys) = g.scan(&[start], &[x], n, false, |r, c, e| match (c, e) {
+            let (last, ys) = g.scan(&[start], &[x], n, false, |c, e| match (c, e) {
                 ([c], [e]) => {
                     let y = (*c + *e).tanh();
                     (vec![y], vec![y * *e])
                 }
-                _ => (vec![r.graph().poison()], vec![]),
+                _ => (vec![g.poison()], vec![]),
             });
             last.into_iter().chain(ys).collect()
         }

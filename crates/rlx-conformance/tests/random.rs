@@ -122,7 +122,7 @@ fn a_wrong_gradient_is_caught() {
     // The judge itself: x² whose gradient claims to be 2.1·x.
     let g = rlx_ir::Graph::new("wrong");
     let x = g.input("x", rlx_ir::DType::F64, [3]);
-    let y = g.with_gradient(&[x], |_, a| vec![a[0] * a[0]], |_, a| vec![a[0] * a[2] * 2.1]);
+    let y = g.with_gradient(&[x], |a| vec![a[0] * a[0]], |a| vec![a[0] * a[2] * 2.1]);
     g.output("y", y[0]);
     let f = g.finish().unwrap();
     let data = vec![("x".to_string(), Tensor::new(&[3], &[0.5, -1.0, 2.0]).unwrap())];

@@ -138,6 +138,27 @@ pub struct AttrSpec {
     pub default: Option<fn() -> AttrValue>,
 }
 
+impl AttrSpec {
+    /// Whether the value is of the declared kind.
+    pub fn takes(&self, value: &AttrValue) -> bool {
+        match (self.kind, value) {
+            (_, AttrValue::Absent) => self.optional,
+            (AttrKind::Word(words), AttrValue::Word(w)) => words.contains(w),
+            (AttrKind::Int, AttrValue::Int(_))
+            | (AttrKind::Float, AttrValue::Float(_))
+            | (AttrKind::Bool, AttrValue::Bool(_))
+            | (AttrKind::Text, AttrValue::Text(_))
+            | (AttrKind::Ints, AttrValue::Ints(_))
+            | (AttrKind::Floats, AttrValue::Floats(_))
+            | (AttrKind::Dim, AttrValue::Dim(_))
+            | (AttrKind::Dims, AttrValue::Dims(_))
+            | (AttrKind::DType, AttrValue::DType(_))
+            | (AttrKind::Tensor, AttrValue::Tensor(_)) => true,
+            _ => false,
+        }
+    }
+}
+
 /// A Rust type that can be the field of an op's attributes.
 pub trait AttrType: Sized {
     /// Its kind.

@@ -94,6 +94,7 @@ pub fn meaning(op: &OpDef) -> &'static str {
         Meaning::Scalar(_) => "element-wise",
         Meaning::Body(_) => "body over simpler ops",
         Meaning::Primitive(_) => "primitive",
+        Meaning::Region => "region",
         Meaning::Collective(_) => "collective",
     }
 }

@@ -13,9 +13,7 @@ use crate::tensor::Tensor;
 use crate::types::{Shape, Type};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
-use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 const POISON: ValueId = ValueId(u32::MAX);
 /// How deeply regions may be nested.
@@ -23,31 +21,60 @@ pub const MAX_DEPTH: usize = 64;
 
 /// A graph under construction.
 pub struct Graph {
-    uid: u64,
-    depth: usize,
-    inner: RefCell<Inner>,
+    /// The graph itself and, above it, the regions that are being built: new nodes go to the last.
+    scopes: RefCell<Vec<Scope>>,
+    /// How many scopes there have been.
+    opened: Cell<u32>,
+    errors: RefCell<Vec<Error>>,
     /// Where nodes come from while a transform or a body writes them on behalf of an older node.
     behalf: RefCell<Option<Loc>>,
 }
 
+/// What a graph or a region holds so far.
 #[derive(Default)]
-struct Inner {
+struct Scope {
+    id: u32,
+    name: String,
     ports: Vec<Port>,
     values: Vec<ValueInfo>,
     nodes: Vec<Node>,
     outputs: Vec<Output>,
-    name: String,
-    names: HashSet<String>,
-    errors: Vec<Error>,
-    captures: Vec<Capture>,
-    captured: HashMap<(u64, ValueId), ValueId>,
+    output_names: HashSet<String>,
+    /// The names that are taken, each with the number to try next for another thing of that name.
+    names: HashMap<String, u32>,
+    /// The values of enclosing scopes (scope, value) that are used here, in the order of their ports.
+    captures: Vec<(u32, ValueId)>,
+    captured: HashMap<(u32, ValueId), ValueId>,
 }
 
-/// A value of an enclosing graph that a region uses.
-struct Capture {
-    graph: u64,
-    value: ValueId,
-    ty: Type,
+impl Scope {
+    fn add_port(
+        &mut self,
+        name: &str,
+        ty: Type,
+        kind: PortKind,
+        source: Option<Source>,
+        loc: Loc,
+    ) -> ValueId {
+        let diff = kind == PortKind::Param && ty.dtype.is_float();
+        let value = ValueId(self.values.len() as u32);
+        self.values.push(ValueInfo { ty, name: None, def: Def::Port(self.ports.len() as u32) });
+        self.ports.push(Port { name: name.to_string(), value, kind, diff, source, loc });
+        value
+    }
+
+    /// Takes the name, or the next free one behind it.
+    fn take_name(&mut self, name: &str) -> String {
+        let mut unique = name.to_string();
+        let mut k = self.names.get(name).copied().unwrap_or(1);
+        while self.names.contains_key(&unique) {
+            unique = format!("{name}.{k}");
+            k += 1;
+        }
+        self.names.insert(name.to_string(), k);
+        self.names.entry(unique.clone()).or_insert(1);
+        unique
+    }
 }
 
 /// Says what stands for a node in a copy: from the node and the operands' copies to the results' copies.
@@ -57,22 +84,17 @@ pub type CopyNode<'c, 'g> = dyn FnMut(&'g Graph, &Node, Vec<Option<Var<'g>>>) ->
 #[derive(Clone, Copy)]
 pub struct Var<'g> {
     graph: &'g Graph,
+    scope: u32,
     id: ValueId,
 }
 
-/// The inside of a region: derefs to the graph to build in. `'g` is the lifetime of the enclosing graph, whose
-/// values may be used inside: they become operands of the op that owns the region.
-#[allow(explicit_outlives_requirements)] // the bound is what lets outer values be used inside
-pub struct Region<'a, 'g: 'a> {
-    graph: &'a Graph,
-    _outer: PhantomData<Cell<&'a &'g ()>>,
-}
-
-impl<'a, 'g> Region<'a, 'g> {
-    /// The graph to build in.
-    pub fn graph(&self) -> &'a Graph {
-        self.graph
-    }
+/// A region that has been built: how many results its closure gave and, unless there was an error, the closed function
+/// and the values that it captures.
+pub struct Built<'g> {
+    /// The number of results.
+    pub results: usize,
+    /// The function, and the values of the enclosing scope that are its last inputs.
+    pub func: Option<(Arc<Func>, Vec<Var<'g>>)>,
 }
 
 /// What a builder's method takes as an operand: a handle, an optional handle, several, or a number, which becomes a
@@ -112,13 +134,32 @@ pub fn several<'g, const N: usize>((g, vars): (&'g Graph, Vec<Var<'g>>)) -> [Var
 impl Graph {
     /// An empty graph.
     pub fn new(name: impl Into<String>) -> Graph {
-        Graph::at_depth(name.into(), 0)
+        let scope = Scope { name: name.into(), ..Scope::default() };
+        Graph {
+            scopes: RefCell::new(vec![scope]),
+            opened: Cell::new(0),
+            errors: RefCell::default(),
+            behalf: RefCell::default(),
+        }
     }
 
-    fn at_depth(name: String, depth: usize) -> Graph {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let inner = RefCell::new(Inner { name, ..Inner::default() });
-        Graph { uid: NEXT.fetch_add(1, Ordering::Relaxed), depth, inner, behalf: RefCell::new(None) }
+    /// Reads the scope that nodes go to.
+    fn top<T>(&self, f: impl FnOnce(&Scope) -> T) -> T {
+        f(self.scopes.borrow().last().unwrap_or(&Scope::default()))
+    }
+
+    /// Changes the scope that nodes go to.
+    fn top_mut<T>(&self, f: impl FnOnce(&mut Scope) -> T) -> T {
+        f(self.scopes.borrow_mut().last_mut().unwrap_or(&mut Scope::default()))
+    }
+
+    /// Whether a region is being built.
+    fn in_region(&self) -> bool {
+        self.scopes.borrow().len() > 1
+    }
+
+    fn handle(&self, id: ValueId) -> Var<'_> {
+        Var { graph: self, scope: self.top(|s| s.id), id }
     }
 
     /// An input, given anew at every run.
@@ -129,8 +170,8 @@ impl Graph {
         dtype: DType,
         shape: impl IntoIterator<Item = D>,
     ) -> Var<'_> {
-        let ty = Type::new(dtype, shape.into_iter().map(Into::into).collect::<Shape>());
-        self.port(name, ty, PortKind::Input, None)
+        let shape: Shape = shape.into_iter().map(Into::into).collect();
+        self.port(name, Type::new(dtype, shape), PortKind::Input, None)
     }
 
     /// A param: a weight, set once. Marked as one whose gradient training wants.
@@ -141,82 +182,96 @@ impl Graph {
         dtype: DType,
         shape: impl IntoIterator<Item = D>,
     ) -> Var<'_> {
-        let ty = Type::new(dtype, shape.into_iter().map(Into::into).collect::<Shape>());
-        self.port(name, ty, PortKind::Param, None)
+        let shape: Shape = shape.into_iter().map(Into::into).collect();
+        self.port(name, Type::new(dtype, shape), PortKind::Param, None)
     }
 
     /// An input or param of that type.
     #[track_caller]
     pub fn port(&self, name: &str, ty: Type, kind: PortKind, source: Option<Source>) -> Var<'_> {
-        let loc = self.loc();
-        let diff = kind == PortKind::Param && ty.dtype.is_float();
-        if let Err(e) = ty.check() {
-            return self.fail(e.operand(name).at(loc));
+        match self.check_port(name, &ty, kind, source.as_ref()) {
+            Ok(()) => {
+                let loc = self.loc();
+                let id = self.top_mut(|s| {
+                    s.names.insert(name.to_string(), 1);
+                    s.add_port(name, ty, kind, source, loc)
+                });
+                self.handle(id)
+            }
+            Err(e) => self.fail(e),
         }
-        if let Some(Source::Inline(t)) = &source
-            && t.ty() != ty
-        {
-            let message = format!("the data of {name} are {}, but it is declared {ty}", t.ty());
-            return self.fail(Error::new(Code::BadInput, message).at(loc));
+    }
+
+    fn check_port(&self, name: &str, ty: &Type, kind: PortKind, source: Option<&Source>) -> Result<()> {
+        ty.check().map_err(|e| e.operand(name))?;
+        if self.in_region() {
+            return Err(Error::new(Code::Region, "inputs and params are declared outside of regions"));
         }
-        if let Err(e) = self.claim_name(name) {
-            return self.fail(e.at(loc));
+        match source {
+            Some(_) if kind == PortKind::Input => {
+                return Err(Error::new(
+                    Code::BadInput,
+                    format!("only params have data, {name:?} is an input"),
+                ));
+            }
+            Some(Source::Inline(t)) if t.ty() != *ty => {
+                let message = format!("the data of {name} are {}, but it is declared {ty}", t.ty());
+                return Err(Error::new(Code::BadInput, message));
+            }
+            _ => {}
         }
-        let mut inner = self.inner.borrow_mut();
-        let def = Def::Port(inner.ports.len() as u32);
-        let value = ValueId(inner.values.len() as u32);
-        inner.values.push(ValueInfo { ty, name: None, def });
-        inner.ports.push(Port { name: name.to_string(), value, kind, diff, source, loc });
-        drop(inner);
-        Var { graph: self, id: value }
+        if !is_name(name) {
+            let message = format!("{name:?} is not a name: letters, digits, _ and . only");
+            return Err(Error::new(Code::Name, message));
+        }
+        if self.top(|s| s.names.contains_key(name)) {
+            return Err(Error::new(Code::Name, format!("the name {name:?} is taken")));
+        }
+        Ok(())
     }
 
     /// Names a result of the graph.
     #[track_caller]
     pub fn output(&self, name: &str, value: Var<'_>) {
-        let loc = self.loc();
-        let resolved = match self.resolve(value) {
-            Ok(Some(id)) => id,
-            Ok(None) => return,
-            Err(e) => {
-                self.fail(e.at(loc));
+        if self.in_region() {
+            self.fail(Error::new(Code::Region, "outputs are named outside of regions"));
+        } else if let Some(id) = self.resolved(value) {
+            if !is_name(name) || !self.top_mut(|s| s.output_names.insert(name.to_string())) {
+                self.fail(Error::new(Code::Name, format!("{name:?} is no name, or names two outputs")));
                 return;
             }
-        };
-        let mut inner = self.inner.borrow_mut();
-        if !is_name(name) || inner.outputs.iter().any(|o| o.name == name) {
-            let e = Error::new(Code::Name, format!("{name:?} is no name, or names two outputs"));
-            inner.errors.push(e.at(loc));
-            return;
+            self.top_mut(|s| s.outputs.push(Output { name: name.to_string(), value: id }));
         }
-        inner.outputs.push(Output { name: name.to_string(), value: resolved });
     }
 
     /// The name under which a value is an output.
     pub fn output_name(&self, value: Var<'_>) -> Option<String> {
-        self.inner.borrow().outputs.iter().find(|o| o.value == value.id).map(|o| o.name.clone())
+        let own = std::ptr::eq(value.graph, self);
+        self.top(|s| s.outputs.iter().find(|o| own && o.value == value.id).map(|o| o.name.clone()))
     }
 
     /// The errors so far.
     pub fn errors(&self) -> Vec<Error> {
-        self.inner.borrow().errors.clone()
+        self.errors.borrow().clone()
     }
 
-    /// The finished graph, or the first error (its message counts the others).
+    /// The finished graph, or the first error.
     pub fn finish(&self) -> Result<Func> {
-        let inner = self.inner.borrow();
-        if let Some(first) = inner.errors.first() {
+        if let Some(first) = self.errors.borrow().first() {
             return Err(first.clone());
         }
-        let func = canonical(&inner);
-        drop(inner);
+        if self.in_region() {
+            return Err(Error::new(Code::Region, "a region of the graph is still being built"));
+        }
+        let func = self.top(canonical);
+        func.symbols()?;
         if cfg!(debug_assertions) {
             crate::verify::verify(&func)?;
         }
         Ok(func)
     }
 
-    /// A graph to go on building from a finished one, and its values by port and output name.
+    /// A graph to go on building from a finished one.
     pub fn from_func(f: &Func) -> Result<Graph> {
         let g = Graph::new(f.name.clone());
         {
@@ -232,11 +287,9 @@ impl Graph {
     /// Declares the same ports as `f` has.
     pub fn declare_ports(&self, f: &Func) -> Vec<Var<'_>> {
         let declare = |p: &Port| match f.ty(p.value) {
-            Ok(ty) => {
-                let v = self.on_behalf(&p.loc, || self.port(&p.name, ty.clone(), p.kind, p.source.clone()));
-                v.set_diff(p.diff);
-                v
-            }
+            Ok(ty) => self.on_behalf(&p.loc, || {
+                self.port(&p.name, ty.clone(), p.kind, p.source.clone()).set_diff(p.diff)
+            }),
             Err(e) => self.fail(e),
         };
         f.ports.iter().map(declare).collect()
@@ -256,6 +309,10 @@ impl Graph {
     ) -> Result<Vec<Var<'g>>> {
         let mut map: Vec<Var<'g>> = vec![self.poison(); f.values.len()];
         let broken = || Error::new(Code::Verify, "a value is used that does not exist");
+        if args.len() != f.ports.len() {
+            let message = format!("{} has {} ports, not {}", f.name, f.ports.len(), args.len());
+            return Err(Error::new(Code::Operands, message));
+        }
         for (port, arg) in f.ports.iter().zip(args) {
             *map.get_mut(port.value.0 as usize).ok_or_else(broken)? = *arg;
         }
@@ -300,31 +357,31 @@ impl Graph {
 
     /// A handle that stands for an error.
     pub fn poison(&self) -> Var<'_> {
-        Var { graph: self, id: POISON }
+        self.handle(POISON)
     }
 
     /// Keeps an error and gives a poisoned handle.
     #[track_caller]
     pub fn fail(&self, e: Error) -> Var<'_> {
-        let loc = self.loc();
-        self.inner.borrow_mut().errors.push(e.at(loc));
+        let e = e.at(self.loc());
+        self.errors.borrow_mut().push(e);
         self.poison()
     }
 
     /// The number of nodes so far.
     pub fn node_count(&self) -> usize {
-        self.inner.borrow().nodes.len()
+        self.top(|s| s.nodes.len())
     }
 
     /// A copy of the node of that index.
     pub fn node(&self, i: usize) -> Option<Node> {
-        self.inner.borrow().nodes.get(i).cloned()
+        self.top(|s| s.nodes.get(i).cloned())
     }
 
     /// A handle to a value by its id in this graph.
     pub fn var(&self, id: ValueId) -> Var<'_> {
-        let exists = (id.0 as usize) < self.inner.borrow().values.len();
-        Var { graph: self, id: if exists { id } else { POISON } }
+        let exists = self.top(|s| (id.0 as usize) < s.values.len());
+        self.handle(if exists { id } else { POISON })
     }
 
     /// Replaces attributes and regions of a node and adds results to it; used when a gradient needs more of a loop
@@ -338,20 +395,21 @@ impl Graph {
         let node = self.node(i).ok_or_else(|| Error::new(Code::Verify, "no such node"))?;
         let types: Vec<Option<Type>> = node.operands.iter().map(|o| o.map(|v| self.var(v).ty())).collect();
         let results = node.op.infer_types(&attrs, &types, &regions).map_err(|e| e.at(node.loc.clone()))?;
-        let mut inner = self.inner.borrow_mut();
-        let mut ids = node.results.clone();
-        for (k, ty) in results.into_iter().enumerate().skip(node.results.len()) {
-            ids.push(ValueId(inner.values.len() as u32));
-            inner.values.push(ValueInfo { ty, name: None, def: Def::Node(i as u32, k as u32) });
-        }
-        if let Some(n) = inner.nodes.get_mut(i) {
-            *n = Node { attrs, regions, results: ids.clone(), ..node };
-        }
-        drop(inner);
-        Ok(ids.into_iter().map(|id| Var { graph: self, id }).collect())
+        let ids = self.top_mut(|s| {
+            let mut ids = node.results.clone();
+            for (k, ty) in results.into_iter().enumerate().skip(node.results.len()) {
+                ids.push(ValueId(s.values.len() as u32));
+                s.values.push(ValueInfo { ty, name: None, def: Def::Node(i as u32, k as u32) });
+            }
+            if let Some(n) = s.nodes.get_mut(i) {
+                *n = Node { attrs, regions, results: ids.clone(), ..node };
+            }
+            ids
+        });
+        Ok(ids.into_iter().map(|id| self.handle(id)).collect())
     }
 
-    /// Applies an op in the innermost graph that the operands belong to.
+    /// Applies an op without regions.
     #[track_caller]
     pub fn call_op<'g, A: Attributes>(
         &'g self,
@@ -359,9 +417,7 @@ impl Graph {
         attrs: &A,
         operands: Vec<Option<Var<'g>>>,
     ) -> (&'g Graph, Vec<Var<'g>>) {
-        let inner = operands.iter().flatten().map(|v| v.graph);
-        let g = inner.fold(self, |a, b| if b.depth > a.depth { b } else { a });
-        (g, g.emit(def, attrs.to_values(), operands, Vec::new()))
+        (self, self.emit(def, attrs.to_values(), operands, Vec::new()))
     }
 
     /// Applies an op: infers the types of its results and appends the node. An error poisons the results.
@@ -373,16 +429,14 @@ impl Graph {
         operands: Vec<Option<Var<'g>>>,
         regions: Vec<Arc<Func>>,
     ) -> Vec<Var<'g>> {
-        let loc = self.loc();
-        let poison = || vec![self.poison(); op.results.len().max(1)];
-        match self.try_emit(op, attrs, operands, regions, loc.clone()) {
-            Ok(Some(vars)) => vars,
-            Ok(None) => poison(),
-            Err(e) => {
-                self.inner.borrow_mut().errors.push(e.in_op(op.name).at(loc));
-                poison()
-            }
+        let result = self.try_emit(op, attrs, operands, regions, self.loc());
+        if let Ok(Some(vars)) = result {
+            return vars;
         }
+        if let Err(e) = result {
+            self.fail(e.in_op(op.name));
+        }
+        vec![self.poison(); op.results.len().max(1)]
     }
 
     /// `Ok(None)`: an operand is poisoned, so the error is known already.
@@ -397,105 +451,122 @@ impl Graph {
         while let Some(None) = operands.last() {
             operands.pop();
         }
-        if operands.iter().flatten().any(|v| v.is_poison()) {
-            return Ok(None);
-        }
-        let types: Vec<Option<Type>> = operands.iter().map(|o| o.map(|v| v.ty())).collect();
-        let result_types = op.infer_types(&attrs, &types, &regions)?;
         let mut ids = Vec::with_capacity(operands.len());
         for o in operands {
             ids.push(match o {
-                Some(v) => self.resolve(v)?,
                 None => None,
+                Some(v) => match self.resolve(v)? {
+                    None => return Ok(None),
+                    id => id,
+                },
             });
         }
-        let mut inner = self.inner.borrow_mut();
-        if inner.values.len() + result_types.len() >= POISON.0 as usize {
-            return Err(Error::new(Code::Size, "the graph has too many values"));
-        }
-        let n = inner.nodes.len() as u32;
-        let first = inner.values.len() as u32;
-        for (k, ty) in result_types.into_iter().enumerate() {
-            inner.values.push(ValueInfo { ty, name: None, def: Def::Node(n, k as u32) });
-        }
-        let results: Vec<ValueId> = (first..inner.values.len() as u32).map(ValueId).collect();
-        inner.nodes.push(Node { op, attrs, operands: ids, results: results.clone(), regions, loc });
-        drop(inner);
-        Ok(Some(results.into_iter().map(|id| Var { graph: self, id }).collect()))
+        let ty = |s: &Scope, id: ValueId| s.values.get(id.0 as usize).map(|v| v.ty.clone());
+        let types: Vec<Option<Type>> =
+            self.top(|s| ids.iter().map(|id| id.and_then(|id| ty(s, id))).collect());
+        let result_types = op.infer_types(&attrs, &types, &regions)?;
+        let results: Vec<ValueId> = self.top_mut(|s| {
+            if s.values.len() + result_types.len() >= POISON.0 as usize {
+                return Err(Error::new(Code::Size, "the graph has too many values"));
+            }
+            let (n, first) = (s.nodes.len() as u32, s.values.len() as u32);
+            for (k, ty) in result_types.into_iter().enumerate() {
+                s.values.push(ValueInfo { ty, name: None, def: Def::Node(n, k as u32) });
+            }
+            let results: Vec<ValueId> = (first..s.values.len() as u32).map(ValueId).collect();
+            s.nodes.push(Node { op, attrs, operands: ids, results: results.clone(), regions, loc });
+            Ok(results)
+        })?;
+        Ok(Some(results.into_iter().map(|id| self.handle(id)).collect()))
     }
 
-    /// The id of a value in this graph; a value of an enclosing graph is captured. `None` for poison.
+    /// The id of a value in the scope that nodes go to; a value of an enclosing scope is captured. `None` for poison.
     fn resolve(&self, v: Var<'_>) -> Result<Option<ValueId>> {
+        if !std::ptr::eq(v.graph, self) {
+            return Err(Error::new(Code::Foreign, "a value of another graph is used here"));
+        }
         if v.is_poison() {
             return Ok(None);
         }
-        if v.graph.uid == self.uid {
+        let mut scopes = self.scopes.borrow_mut();
+        let Some((top, enclosing)) = scopes.split_last_mut() else { return Ok(None) };
+        if top.id == v.scope {
             return Ok(Some(v.id));
         }
-        self.capture(v.graph.uid, v.id, v.ty(), v.graph.depth).map(Some)
-    }
-
-    fn capture(&self, graph: u64, value: ValueId, ty: Type, depth: usize) -> Result<ValueId> {
-        if self.depth <= depth {
-            return Err(Error::new(Code::Foreign, "a value of another graph is used here"));
+        if let Some(id) = top.captured.get(&(v.scope, v.id)) {
+            return Ok(Some(*id));
         }
-        if let Some(id) = self.inner.borrow().captured.get(&(graph, value)) {
-            return Ok(*id);
+        let owner = enclosing.iter().find(|s| s.id == v.scope);
+        let info = owner.and_then(|s| s.values.get(v.id.0 as usize));
+        let info =
+            info.ok_or_else(|| Error::new(Code::Foreign, "a value of a region is used outside of it"))?;
+        let name = top.take_name(&format!("cap{}", top.captures.len()));
+        let id = top.add_port(&name, info.ty.clone(), PortKind::Input, None, Loc::Unknown);
+        top.captures.push((v.scope, v.id));
+        top.captured.insert((v.scope, v.id), id);
+        Ok(Some(id))
+    }
+
+    /// The same, with the error kept: `None` if there is or was one.
+    #[track_caller]
+    fn resolved(&self, v: Var<'_>) -> Option<ValueId> {
+        match self.resolve(v) {
+            Ok(Some(id)) => Some(id),
+            Ok(None) if self.errors.borrow().is_empty() => {
+                self.fail(Error::new(Code::Operands, "a value is used that nothing gave"));
+                None
+            }
+            Ok(None) => None,
+            Err(e) => {
+                self.fail(e);
+                None
+            }
         }
-        let k = self.inner.borrow().captures.len();
-        let v = self.port(&format!("cap{k}"), ty.clone(), PortKind::Input, None);
-        let mut inner = self.inner.borrow_mut();
-        inner.captures.push(Capture { graph, value, ty });
-        inner.captured.insert((graph, value), v.id);
-        Ok(v.id)
     }
 
-    /// The same values as values of this graph: those of enclosing graphs are captured.
-    pub fn captured<'g>(&'g self, vars: &[Var<'_>]) -> Vec<Var<'g>> {
-        let own = |v: &Var<'_>| match self.resolve(*v) {
-            Ok(Some(id)) => Var { graph: self, id },
-            Ok(None) => self.poison(),
-            Err(e) => self.fail(e),
-        };
-        vars.iter().map(own).collect()
+    /// The same values as values of the scope that nodes go to: those of enclosing scopes are captured.
+    #[track_caller]
+    pub fn captured<'g>(&'g self, vars: &[Var<'g>]) -> Vec<Var<'g>> {
+        vars.iter().map(|v| self.handle(self.resolved(*v).unwrap_or(POISON))).collect()
     }
 
-    /// Builds a region with ports of the given names and types. Gives the closed function and the values of this
-    /// graph that it captures; they follow the ports as further inputs of the function.
+    /// Builds a region with ports of the given names and types; without its type, a port is poison. While `f` runs, all
+    /// nodes go to the region, and the values from outside that it uses become further inputs.
     #[track_caller]
     pub fn region<'g>(
         &'g self,
         name: &str,
-        ports: &[(String, Type)],
-        f: impl for<'a> FnOnce(Region<'a, 'g>, &[Var<'a>]) -> Vec<Var<'a>>,
-    ) -> Result<(Arc<Func>, Vec<Var<'g>>)> {
-        if self.depth >= MAX_DEPTH {
-            return Err(Error::new(Code::Nesting, format!("regions nest deeper than {MAX_DEPTH}")));
+        ports: &[(String, Option<Type>)],
+        f: impl FnOnce(&[Var<'g>]) -> Vec<Var<'g>>,
+    ) -> Built<'g> {
+        let known = self.errors.borrow().len();
+        if self.scopes.borrow().len() > MAX_DEPTH {
+            self.fail(Error::new(Code::Nesting, format!("regions nest deeper than {MAX_DEPTH}")));
+            return Built { results: 0, func: None };
         }
-        let inner = Graph::at_depth(name.to_string(), self.depth + 1);
-        let args: Vec<Var<'_>> =
-            ports.iter().map(|(n, t)| inner.port(n, t.clone(), PortKind::Input, None)).collect();
-        let outs = f(Region { graph: &inner, _outer: PhantomData }, &args);
-        for (i, o) in outs.iter().enumerate() {
-            if o.is_poison() && inner.errors().is_empty() {
-                return Err(Error::new(
-                    Code::Region,
-                    "a result of the region is an error of the enclosing graph",
-                ));
-            }
-            inner.output(&format!("r{i}"), *o);
-        }
-        let func = inner.finish()?;
-        let captures = std::mem::take(&mut inner.inner.borrow_mut().captures);
-        let mut vars = Vec::new();
-        for c in captures {
-            vars.push(if c.graph == self.uid {
-                Var { graph: self, id: c.value }
-            } else {
-                Var { graph: self, id: self.capture(c.graph, c.value, c.ty, 0)? }
-            });
-        }
-        Ok((Arc::new(func), vars))
+        self.opened.set(self.opened.get() + 1);
+        let mut scope = Scope { id: self.opened.get(), name: name.to_string(), ..Scope::default() };
+        let loc = self.loc();
+        let mut port = |(name, ty): &(String, Option<Type>)| {
+            let name = scope.take_name(name);
+            let add = |ty: &Type| scope.add_port(&name, ty.clone(), PortKind::Input, None, loc.clone());
+            ty.as_ref().map_or(POISON, add)
+        };
+        let ids: Vec<ValueId> = ports.iter().map(&mut port).collect();
+        self.scopes.borrow_mut().push(scope);
+        let args: Vec<Var<'g>> = ids.iter().map(|id| self.handle(*id)).collect();
+        let outs = f(&args);
+        let outputs: Option<Vec<ValueId>> = outs.iter().map(|o| self.resolved(*o)).collect();
+        let scope = self.scopes.borrow_mut().pop();
+        let failed = self.errors.borrow().len() > known || ids.contains(&POISON);
+        let (Some(mut scope), Some(outputs), false) = (scope, outputs, failed) else {
+            return Built { results: outs.len(), func: None };
+        };
+        let name = |(i, value)| Output { name: format!("r{i}"), value };
+        scope.outputs = outputs.into_iter().enumerate().map(name).collect();
+        let captures = scope.captures.iter().map(|(scope, id)| Var { graph: self, scope: *scope, id: *id });
+        let captures = self.captured(&captures.collect::<Vec<_>>());
+        Built { results: outs.len(), func: Some((Arc::new(canonical(&scope)), captures)) }
     }
 
     /// The body of an op as a function of the operands that are given.
@@ -521,48 +592,33 @@ impl Graph {
         }
         g.finish()
     }
-
-    fn claim_name(&self, name: &str) -> Result<()> {
-        if !is_name(name) {
-            return Err(Error::new(
-                Code::Name,
-                format!("{name:?} is not a name: letters, digits, _ and . only"),
-            ));
-        }
-        if !self.inner.borrow_mut().names.insert(name.to_string()) {
-            return Err(Error::new(Code::Name, format!("the name {name:?} is taken")));
-        }
-        Ok(())
-    }
 }
 
 /// Ports first, then results in the order of the nodes.
-fn canonical(inner: &Inner) -> Func {
-    let order =
-        inner.ports.iter().map(|p| p.value).chain(inner.nodes.iter().flat_map(|n| n.results.iter().copied()));
-    let mut map = HashMap::new();
-    let mut values = Vec::with_capacity(inner.values.len());
-    for old in order {
-        map.insert(old, ValueId(values.len() as u32));
-        values.extend(inner.values.get(old.0 as usize).cloned());
+fn canonical(scope: &Scope) -> Func {
+    let results = scope.nodes.iter().flat_map(|n| n.results.iter().copied());
+    let mut map = vec![POISON; scope.values.len()];
+    let mut values = Vec::with_capacity(scope.values.len());
+    for old in scope.ports.iter().map(|p| p.value).chain(results) {
+        if let (Some(slot), Some(info)) = (map.get_mut(old.0 as usize), scope.values.get(old.0 as usize)) {
+            *slot = ValueId(values.len() as u32);
+            values.push(info.clone());
+        }
     }
-    let look = |v: ValueId| map.get(&v).copied().unwrap_or(POISON);
+    let look = |v: ValueId| map.get(v.0 as usize).copied().unwrap_or(POISON);
     let port = |p: &Port| Port { value: look(p.value), ..p.clone() };
     let node = |n: &Node| Node {
         operands: n.operands.iter().map(|o| o.map(look)).collect(),
         results: n.results.iter().map(|r| look(*r)).collect(),
         ..n.clone()
     };
+    let output = |o: &Output| Output { name: o.name.clone(), value: look(o.value) };
     Func {
-        name: inner.name.clone(),
-        ports: inner.ports.iter().map(port).collect(),
+        name: scope.name.clone(),
+        ports: scope.ports.iter().map(port).collect(),
         values,
-        nodes: inner.nodes.iter().map(node).collect(),
-        outputs: inner
-            .outputs
-            .iter()
-            .map(|o| Output { name: o.name.clone(), value: look(o.value) })
-            .collect(),
+        nodes: scope.nodes.iter().map(node).collect(),
+        outputs: scope.outputs.iter().map(output).collect(),
     }
 }
 
@@ -587,11 +643,16 @@ impl<'g> Var<'g> {
         self.id == POISON
     }
 
+    /// Reads what is known of the value; `None` for a poisoned handle and for a value of a region that is finished.
+    fn info<T>(self, f: impl FnOnce(&Scope, &ValueInfo) -> T) -> Option<T> {
+        let scopes = self.graph.scopes.borrow();
+        let scope = scopes.iter().rev().find(|s| s.id == self.scope)?;
+        scope.values.get(self.id.0 as usize).map(|info| f(scope, info))
+    }
+
     /// The type; an empty `f32` for a poisoned handle.
     pub fn ty(self) -> Type {
-        let inner = self.graph.inner.borrow();
-        let info = inner.values.get(self.id.0 as usize);
-        info.map_or_else(|| Type::new(DType::F32, Shape::new()), |i| i.ty.clone())
+        self.info(|_, i| i.ty.clone()).unwrap_or_else(|| Type::new(DType::F32, Shape::new()))
     }
     /// The sizes of the axes.
     pub fn shape(self) -> Shape {
@@ -613,42 +674,56 @@ impl<'g> Var<'g> {
     }
 
     /// Names the value, for printing and for errors. A name that is taken gets a number.
+    #[track_caller]
     pub fn named(self, name: &str) -> Var<'g> {
         if !is_name(name) {
             return self.graph.fail(Error::new(Code::Name, format!("{name:?} is not a name")));
         }
-        let free = |g: &Graph, n: &str| !g.inner.borrow().names.contains(n);
-        let candidates = (1..).map(|i| format!("{name}.{i}"));
-        let unique = std::iter::once(name.to_string()).chain(candidates).find(|n| free(self.graph, n));
-        if let Some(n) = unique {
-            self.name_if_free(&n);
-        }
+        self.set_name(|s| Some(s.take_name(name)));
         self
     }
 
     fn name_if_free(self, name: &str) {
-        let mut inner = self.graph.inner.borrow_mut();
-        let taken = inner.names.contains(name);
-        let Some(info) = inner.values.get_mut(self.id.0 as usize) else { return };
-        if taken || info.name.is_some() || matches!(info.def, Def::Port(_)) {
-            return;
-        }
-        info.name = Some(name.to_string());
-        inner.names.insert(name.to_string());
+        self.set_name(|s| (!s.names.contains_key(name)).then(|| s.take_name(name)));
     }
 
-    /// Marks a port as one whose gradient training wants, or not.
+    /// Names a value that is no port and has no name yet.
+    fn set_name(self, name: impl FnOnce(&mut Scope) -> Option<String>) {
+        let mut scopes = self.graph.scopes.borrow_mut();
+        let Some(scope) = scopes.iter_mut().rev().find(|s| s.id == self.scope) else { return };
+        let at = self.id.0 as usize;
+        if scope.values.get(at).is_some_and(|v| v.name.is_none() && matches!(v.def, Def::Node(..))) {
+            let name = name(scope);
+            scope.values.get_mut(at).into_iter().for_each(|v| v.name = name.clone());
+        }
+    }
+
+    /// Marks a port as one whose gradient training wants, or not. Only floats have gradients.
+    #[track_caller]
     pub fn set_diff(self, diff: bool) -> Var<'g> {
-        let mut inner = self.graph.inner.borrow_mut();
-        inner.ports.iter_mut().filter(|p| p.value == self.id).for_each(|p| p.diff = diff);
-        drop(inner);
+        if self.is_poison() {
+            return self;
+        }
+        let (Some(Def::Port(i)), dtype) = (self.info(|_, v| v.def), self.dtype()) else {
+            return self.graph.fail(Error::new(Code::Gradient, "only inputs and params are marked"));
+        };
+        if diff && !dtype.is_float() {
+            let message = format!("{dtype} cannot be differentiated");
+            return self.graph.fail(Error::new(Code::Gradient, message));
+        }
+        let mut scopes = self.graph.scopes.borrow_mut();
+        let port = scopes.first_mut().and_then(|s| s.ports.get_mut(i as usize));
+        port.into_iter().for_each(|p| p.diff = diff);
         self
     }
 
     /// The name of the port that the value is.
     pub fn port_name(self) -> Option<String> {
-        let inner = self.graph.inner.borrow();
-        inner.ports.iter().find(|p| p.value == self.id).map(|p| p.name.clone())
+        let port = |s: &Scope, v: &ValueInfo| match v.def {
+            Def::Port(i) => s.ports.get(i as usize).map(|p| p.name.clone()),
+            Def::Node(..) => None,
+        };
+        self.info(port).flatten()
     }
 
     /// A constant without axes, of this value's dtype.

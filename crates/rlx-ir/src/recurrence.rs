@@ -73,7 +73,7 @@ impl Recurrence {
         fixed: &[Var<'g>],
     ) -> (Var<'g>, Var<'g>) {
         let step = self.step;
-        let (last, ys) = g.scan(&[state], xs, s.clone(), false, |_, carry, x| {
+        let (last, ys) = g.scan(&[state], xs, s.clone(), false, |carry, x| {
             let [state] = first(g.poison(), carry);
             let (state, y) = step(state, x, fixed);
             (vec![state], vec![y])
@@ -102,10 +102,10 @@ impl Recurrence {
         let all: Vec<Var<'g>> = xs.iter().chain([&dy]).map(|x| cut(*x, length, &chunks)).collect();
         let entries: Vec<Var<'g>> = all.iter().take(n).copied().collect();
 
-        let (_, kept) = g.scan(&[state], &entries, chunks.clone(), false, |r, carry, x| {
-            let [start] = first(r.graph().poison(), carry);
-            let (last, ys) = r.graph().scan(&[start], x, length, false, |r, carry, x| {
-                let [state] = first(r.graph().poison(), carry);
+        let (_, kept) = g.scan(&[state], &entries, chunks.clone(), false, |carry, x| {
+            let [start] = first(g.poison(), carry);
+            let (last, ys) = g.scan(&[start], x, length, false, |carry, x| {
+                let [state] = first(g.poison(), carry);
                 let (state, y) = step(state, x, fixed);
                 (vec![state], vec![y])
             });
@@ -116,17 +116,16 @@ impl Recurrence {
         let zeros = fixed.iter().map(|x| x.zeros_like());
         let init: Vec<Var<'g>> = std::iter::once(dlast).chain(zeros).collect();
         let scanned: Vec<Var<'g>> = std::iter::once(starts).chain(all).collect();
-        let (last, grads) = g.scan(&init, &scanned, chunks, true, |r, carry, x| {
-            let g = r.graph();
+        let (last, grads) = g.scan(&init, &scanned, chunks, true, |carry, x| {
             let (start, x) = x.split_first().map_or((g.poison(), x), |(s, x)| (*s, x));
             let (entries, _) = x.split_at(n.min(x.len()));
-            let (_, before) = g.scan(&[start], entries, length, false, |r, carry, x| {
-                let [state] = first(r.graph().poison(), carry);
+            let (_, before) = g.scan(&[start], entries, length, false, |carry, x| {
+                let [state] = first(g.poison(), carry);
                 (vec![step(state, x, fixed).0], vec![state])
             });
             let scanned: Vec<Var<'_>> = before.iter().chain(x).copied().collect();
-            g.scan(carry, &scanned, length, true, |r, carry, x| {
-                let poison = r.graph().poison();
+            g.scan(carry, &scanned, length, true, |carry, x| {
+                let poison = g.poison();
                 let (before, x) = x.split_first().map_or((poison, x), |(s, x)| (*s, x));
                 let (entries, rest) = x.split_at(n.min(x.len()));
                 let ([dy], [ds]) = (first(poison, rest), first(poison, carry));

@@ -115,3 +115,18 @@ fn a_graph_for_three_ranks_needs_three() {
     let e = eval(&f, &[("x", &x)], &Options::default()).unwrap_err();
     assert_eq!(e.code(), Code::BadInput);
 }
+
+#[test]
+fn ranks_meet_inside_a_checkpoint() {
+    fn plain(x: Var<'_>) -> Var<'_> {
+        (x * x).all_reduce(Join::Sum, RANKS).sin()
+    }
+    let data = inputs(&[2]);
+    let [a, b] = [
+        graph(&[2], |x| x.graph().checkpoint(|| vec![plain(x)])[0].sum_all()),
+        graph(&[2], |x| plain(x).sum_all()),
+    ];
+    assert_eq!(run(&a, &data, "y"), run(&b, &data, "y"));
+    let grad = |f| transform::vjp(f, &["y"], &["x"]).unwrap();
+    assert_eq!(run(&grad(&a), &data, "grad.x"), run(&grad(&b), &data, "grad.x"));
+}

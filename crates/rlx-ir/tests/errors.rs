@@ -35,7 +35,7 @@ fn the_line_is_the_callers_through_operators_and_regions() {
     let operator = line!() + 1;
     let _ = x + y;
     let inside = line!() + 2;
-    g.scan(&[x], &[], 3, false, |_, c, _| {
+    g.scan(&[x], &[], 3, false, |c, _| {
         let bad = c[0] * y;
         (vec![bad], vec![])
     });

@@ -112,6 +112,8 @@ macro_rules! ops {
     (@field $d:ident $A:ident onnx $v:expr) => { $d.onnx = &$v };
     (@field $d:ident $A:ident tolerance $v:expr) => { $d.tol = $v };
     (@field $d:ident $A:ident samples $v:expr) => { $d.samples = $v };
+    (@field $d:ident $A:ident meaning $v:expr) => { $d.meaning = $v };
+    (@field $d:ident $A:ident reads $v:expr) => { $d.reads = Some($v) };
     (@field $d:ident $A:ident prune $v:expr) => { $d.prune = Some($v) };
     (@field $d:ident $A:ident scalar $v:expr) => {
         $d.meaning = $crate::op::Meaning::Scalar($v);

@@ -16,7 +16,7 @@ use crate::graph::Var;
 use crate::oracle::{Arr, Eval};
 use crate::sample::Samples;
 use crate::scalar::Scalar;
-use crate::transform::Pruned;
+use crate::transform::{Marks, Pruned};
 use crate::types::Type;
 use std::fmt;
 use std::sync::Arc;
@@ -52,6 +52,8 @@ pub enum Meaning {
     Body(for<'g> fn(&Cx<'g>) -> Result<Vec<Var<'g>>>),
     /// By an obvious loop in the oracle.
     Primitive(fn(&Eval<'_>) -> Result<Vec<Arr>>),
+    /// By its first region, on its operands.
+    Region,
     /// Across ranks: from the operand of every rank to the result of every rank.
     Collective(fn(&Eval<'_>, &[Arr]) -> Result<Vec<Arr>>),
 }
@@ -80,6 +82,8 @@ pub enum Vmap {
     Rule(for<'g> fn(&VmapCx<'g>) -> Result<Vec<Var<'g>>>),
 }
 
+/// From a node to the operands that each of its results needs.
+pub type Reads = fn(&Node) -> Result<Vec<Marks>>;
 /// From a node and which of its results are needed to what remains of it.
 pub type Prune = fn(&Node, &[bool]) -> Result<Pruned>;
 
@@ -133,7 +137,9 @@ pub struct OpDef {
     pub samples: fn(&mut Samples),
     /// Its tolerances.
     pub tol: Tol,
-    /// For ops with regions: the node without the results that are not marked as needed.
+    /// The operands that each result needs; all of them if there is no such rule.
+    pub reads: Option<Reads>,
+    /// The node without the results that are not marked as needed, and without the operands that only they need.
     pub prune: Option<Prune>,
 }
 
@@ -173,6 +179,7 @@ impl OpDef {
             onnx: &[],
             samples: |_| {},
             tol: tol(4e-6, 4e-3, 3e-2),
+            reads: None,
             prune: None,
         }
     }
@@ -262,6 +269,15 @@ impl OpDef {
         }
         if c.attrs.len() != self.attrs.len() {
             return Err(Error::new(Code::Attribute, "the number of attributes is not the declared one"));
+        }
+        for (spec, value) in self.attrs.iter().zip(c.attrs) {
+            if !spec.takes(value) {
+                let message = format!("attribute {} must be {}, not {value:?}", spec.name, spec.kind.words());
+                return Err(Error::new(Code::Attribute, message));
+            }
+            if let Some(d) = value.dims().iter().find(|d| !d.is_valid()) {
+                return Err(Error::new(Code::Size, format!("{d} in attribute {} overflows", spec.name)));
+            }
         }
         Ok(())
     }

@@ -2,8 +2,10 @@
 //! the builder finds by itself.
 
 use crate::prelude::*;
-use crate::func::{Func, Node};
-use crate::transform::{Pruned, keep_outputs, keep_ports, pullback, vmap_func, vmap_loop};
+use crate::func::{Func, Node, Output, ValueId};
+use crate::op::Meaning;
+use crate::transform::{Marks, Pruned, keep_outputs, keep_ports, pullback, reads, vmap_func, vmap_loop};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// The types of the operands from position `from` on are those of the region's ports.
@@ -57,18 +59,39 @@ fn marks(c: &VjpCx<'_>) -> Vec<bool> {
     (0..c.operands.len()).map(|i| c.wants(i) && is_float(&c.x(i))).collect()
 }
 
-/// A region with other outputs, given by the values of some of its ports.
-fn with_port_outputs(f: &Func, ports: &[usize]) -> (Func, Vec<usize>) {
+/// The body of a scan that also stacks its first `n` ports, and the outputs that are these.
+fn stacking_state(f: &Func, n: usize) -> (Func, Vec<usize>) {
     let mut f = f.clone();
     let mut at = Vec::new();
-    for &p in ports {
-        let Some(value) = f.ports.get(p).map(|p| p.value) else { continue };
-        let taken = |name: &String| f.outputs.iter().any(|o| o.name == *name);
-        let Some(name) = (0..).map(|k| format!("saved{k}")).find(|n| !taken(n)) else { continue };
-        at.push(f.outputs.len());
-        f.outputs.push(crate::func::Output { name, value });
+    let mut stacked: HashMap<ValueId, usize> =
+        f.outputs.iter().enumerate().skip(n).map(|(i, o)| (o.value, i)).collect();
+    let mut taken: HashSet<String> = f.outputs.iter().map(|o| o.name.clone()).collect();
+    let mut names = (0..).map(|k| format!("saved{k}"));
+    for value in f.ports.iter().take(n).map(|p| p.value).collect::<Vec<_>>() {
+        at.push(*stacked.entry(value).or_insert_with(|| {
+            let name = names.find(|name| taken.insert(name.clone())).unwrap_or_default();
+            f.outputs.push(Output { name, value });
+            f.outputs.len() - 1
+        }));
     }
     (f, at)
+}
+
+/// The region of that index.
+fn region(regions: &[Arc<Func>], i: usize) -> Result<&Arc<Func>> {
+    regions.get(i).ok_or_else(|| Error::new(Code::Region, "a region is missing"))
+}
+
+/// What each result needs of an op whose regions share ports with its operands from `from` on and outputs with its
+/// results; the operands before them are always needed.
+fn reads_shared(node: &Node, from: usize) -> Result<Vec<Marks>> {
+    let mut out = vec![(0..from).collect::<Marks>(); node.results.len()];
+    for r in &node.regions {
+        for (all, m) in out.iter_mut().zip(reads(r)?) {
+            m.iter().for_each(|i| all.insert(i + from));
+        }
+    }
+    Ok(out)
 }
 
 /// What remains of an op whose regions share ports with its operands from `from` on and outputs with its results.
@@ -101,10 +124,10 @@ ops! {
         ports_fit(c, 1, c.region(0)?, &operand_types(c, 0)?)?;
         c.region(0)?.output_types()
     };
-    eval = |e, _| e.region(0, e.given().into_iter().cloned().collect());
+    meaning = Meaning::Region;
     vjp = |c, a| {
         let marks = marks(c);
-        let region = c.regions.first().ok_or_else(|| Error::new(Code::Region, "no body"))?;
+        let region = region(&c.regions, 0)?;
         let back = Arc::new(pullback(region, &marks)?);
         let mut args = c.given();
         let mut cts = float_cts(c, 0..c.results.len());
@@ -121,10 +144,11 @@ ops! {
         Ok(spread(&marks, grads))
     };
     vmap = |c, _| {
-        let region = c.regions.first().ok_or_else(|| Error::new(Code::Region, "no body"))?;
+        let region = region(&c.regions, 0)?;
         let batched = Arc::new(vmap_func(region, &c.batched, &c.size)?);
         Ok(c.g.emit(c.def, c.attrs.clone(), c.operands.clone(), vec![batched]))
     };
+    reads = |node| reads_shared(node, 0);
     prune = |node, needed| prune_shared(node, needed, 0);
     samples = |s| {
         s.text("twice", "graph t { input x: DT[3] input y: DT[3] z, w = call(x, y) body (a: DT[3], b: DT[3]) { p = mul(a, b) q = add(p, a) yield r0 = q, r1 = p } output z = z output w = w }");
@@ -152,9 +176,9 @@ ops! {
         }
         Ok(results)
     };
-    eval = |e, _| e.region(0, e.given().into_iter().cloned().collect());
+    meaning = Meaning::Region;
     vjp = |c, _| {
-        let backward = c.regions.get(1).ok_or_else(|| Error::new(Code::Region, "no backward"))?;
+        let backward = region(&c.regions, 1)?;
         let args: Vec<Var<'_>> =
             c.given().into_iter().chain(c.results.iter().copied()).chain(float_cts(c, 0..c.results.len())).collect();
         let grads = c.g.inline(backward, &args)?;
@@ -162,15 +186,8 @@ ops! {
         Ok(spread(&floats, grads))
     };
     vmap = |c, _| {
-        let [body, backward] = [0, 1].map(|i| c.regions.get(i).cloned());
-        let (Some(body), Some(backward)) = (body, backward) else {
-            return Err(Error::new(Code::Region, "a region is missing"));
-        };
-        let all = |f: &Func| vec![true; f.ports.len()];
-        let regions = vec![
-            Arc::new(vmap_func(&body, &all(&body), &c.size)?),
-            Arc::new(vmap_func(&backward, &all(&backward), &c.size)?),
-        ];
+        let batched = |f: &Arc<Func>| vmap_func(f, &vec![true; f.ports.len()], &c.size).map(Arc::new);
+        let regions = c.regions.iter().map(batched).collect::<Result<Vec<_>>>()?;
         Ok(c.g.emit(c.def, c.attrs.clone(), c.all_batched(), regions))
     };
     samples = |s| s.text("clipped", "graph t { input x: DT[3] z = custom_vjp(x) body (a: DT[3]) { p = mul(a, a) yield r0 = p } backward (a: DT[3], p: DT[3], d: DT[3]) { q = add(a, a) r = mul(q, d) yield r0 = r } output z = z }");
@@ -181,6 +198,10 @@ ops! {
     eval = |e, _| Ok(e.given().into_iter().cloned().collect());
     vjp = |c, _| Ok((0..c.operands.len()).map(|i| is_float(&c.x(i)).then(|| c.dy(i))).collect::<Vec<_>>().into());
     vmap = |c, _| Ok(c.again(Vec::new(), c.all_batched()));
+    reads = |node| Ok((0..node.results.len()).map(|i| Marks::from_iter([i])).collect());
+    prune = |node, needed| Ok(Pruned {
+        attrs: node.attrs.clone(), operands: marked(needed), results: marked(needed), regions: Vec::new(),
+    });
     samples = |s| s.case("two", Barrier {}, [f([2]), f([3, 1])]);
 
     /// Runs `then` on the operands behind the predicate where it holds, else `else`. Only the one taken is run.
@@ -226,6 +247,7 @@ ops! {
         let (then, other) = (branches.next().unwrap_or_default(), branches.next().unwrap_or_default());
         Ok(then.iter().zip(other).map(|(a, b)| choose(c.x(0), *a, b)).collect())
     };
+    reads = |node| reads_shared(node, 1);
     prune = |node, needed| prune_shared(node, needed, 1);
     onnx = ["If"];
     samples = |s| s.text("branch", "graph t { input p: bool[] input x: DT[3] z = if(p, x) then (a: DT[3]) { q = mul(a, a) yield r0 = q } else (a: DT[3]) { q = neg(a) yield r0 = q } output z = z }");
@@ -294,29 +316,27 @@ ops! {
         }
         let flags: Vec<bool> = (0..c.operands.len()).map(|i| i < n || c.is_batched(i)).collect();
         let args: Vec<Var<'_>> = (0..c.operands.len()).map(|i| if i < n { c.bx(i) } else { c.x(i) }).collect();
-        let regions = (c.regions.first(), c.regions.get(1));
-        let (Some(cond), Some(body)) = regions else { return Err(Error::new(Code::Region, "a region is missing")) };
+        let (cond, body) = (region(&c.regions, 0)?, region(&c.regions, 1)?);
         let g = c.g;
-        Ok(g.while_loop(args.get(..n).unwrap_or_default(), a.max, |r, carries| {
+        Ok(g.while_loop(args.get(..n).unwrap_or_default(), a.max, |carries| {
             let all: Vec<Var<'_>> = carries.iter().chain(args.get(n..).unwrap_or_default()).copied().collect();
-            let on = r.graph().captured(&all);
-            match r.graph().inline_batched(cond, &on, &flags, &c.size) {
-                Ok(p) => p.first().map_or_else(|| r.graph().poison(), |p| p.cast(DType::I64).sum(vec![0i64], false).cast(DType::Bool)),
-                Err(e) => r.graph().fail(e),
+            match g.inline_batched(cond, &all, &flags, &c.size) {
+                Ok(p) => p.first().map_or_else(|| g.poison(), |p| p.cast(DType::I64).sum(vec![0i64], false).cast(DType::Bool)),
+                Err(e) => g.fail(e),
             }
-        }, |r, carries| {
+        }, |carries| {
             let all: Vec<Var<'_>> = carries.iter().chain(args.get(n..).unwrap_or_default()).copied().collect();
-            let on = r.graph().captured(&all);
-            let (p, next) = (r.graph().inline_batched(cond, &on, &flags, &c.size), r.graph().inline_batched(body, &on, &flags, &c.size));
+            let (p, next) = (g.inline_batched(cond, &all, &flags, &c.size), g.inline_batched(body, &all, &flags, &c.size));
             match (p, next) {
                 (Ok(p), Ok(next)) => {
-                    let p = p.first().copied().unwrap_or_else(|| r.graph().poison());
+                    let p = p.first().copied().unwrap_or_else(|| g.poison());
                     next.into_iter().zip(carries).map(|(new, old)| choose(p, new, *old)).collect()
                 }
-                (Err(e), _) | (_, Err(e)) => vec![r.graph().fail(e)],
+                (Err(e), _) | (_, Err(e)) => vec![g.fail(e)],
             }
         }))
     };
+    reads = while_reads;
     prune = while_prune;
     onnx = ["Loop"];
     samples = |s| s.text("power", "graph t { input x: DT[2] input n: i32[] y, k = while(x, n, x) {carries: 2, max: 5} cond (a: DT[2], i: i32[], b: DT[2]) { z = constant() {value: i32[] [0]} p = greater(i, z) yield r0 = p } body (a: DT[2], i: i32[], b: DT[2]) { q = mul(a, b) one = constant() {value: i32[] [1]} j = sub(i, one) yield r0 = q, r1 = j } output y = y }");
@@ -381,7 +401,7 @@ ops! {
     vjp = scan_vjp;
     vmap = |c, a| {
         let (n, m) = (a.carries as usize, a.xs as usize);
-        let body = c.regions.first().ok_or_else(|| Error::new(Code::Region, "no body"))?;
+        let body = region(&c.regions, 0)?;
         let flags: Vec<bool> = (0..c.operands.len()).map(|i| i < n || c.is_batched(i)).collect();
         let operand = |i: usize| match c.opt(i) {
             Some(_) if i < n => Some(c.bx(i)),
@@ -393,6 +413,7 @@ ops! {
         let out = c.g.emit(c.def, c.attrs.clone(), operands, vec![region]);
         Ok(out.into_iter().enumerate().map(|(i, y)| if i < n { y } else { y.move_axis(1, 0) }).collect())
     };
+    reads = scan_reads;
     prune = scan_prune;
     onnx = ["Scan"];
     samples = |s| {
@@ -412,8 +433,8 @@ fn choose<'g>(p: Var<'g>, a: Var<'g>, b: Var<'g>) -> Var<'g> {
 /// The loop keeps its state before each turn; a second loop walks the turns backwards.
 fn scan_vjp<'g>(c: &VjpCx<'g>, a: &Scan) -> Result<Grads<'g>> {
     let (n, m) = (a.carries as usize, a.xs as usize);
-    let body = c.regions.first().ok_or_else(|| Error::new(Code::Region, "no body"))?;
-    let (saving, at) = with_port_outputs(body, &(0..n).collect::<Vec<_>>());
+    let body = region(&c.regions, 0)?;
+    let (saving, at) = stacking_state(body, n);
     let results = c.g.extend_node(c.node, c.attrs.clone(), vec![Arc::new(saving)])?;
     let saved: Vec<Var<'g>> = at.iter().filter_map(|i| results.get(*i).copied()).collect();
 
@@ -431,19 +452,18 @@ fn scan_vjp<'g>(c: &VjpCx<'g>, a: &Scan) -> Result<Grads<'g>> {
     let scanned: Vec<Var<'g>> = saved.iter().chain(&xs).chain(&dys).copied().collect();
     let fixed: Vec<Var<'g>> = (n + m..c.operands.len()).map(|i| c.x(i)).collect();
 
-    let (last, stacked) = c.g.scan(&init, &scanned, a.length.clone(), !a.reverse, |r, carry, turn| {
+    let (last, stacked) = c.g.scan(&init, &scanned, a.length.clone(), !a.reverse, |carry, turn| {
         let (inputs, dy) = turn.split_at(n + m);
         let args: Vec<Var<'_>> =
             inputs.iter().chain(&fixed).chain(carry.iter().take(states)).chain(dy).copied().collect();
-        let args = r.graph().captured(&args);
-        match r.graph().inline(&back, &args) {
+        match c.g.inline(&back, &args) {
             Ok(grads) => {
                 let mut next: Vec<Var<'_>> = grads.iter().take(states).copied().collect();
                 let sums = carry.iter().skip(states).zip(grads.iter().skip(states + entries));
                 next.extend(sums.map(|(sum, g)| *sum + *g));
                 (next, grads.iter().skip(states).take(entries).copied().collect())
             }
-            Err(e) => (vec![r.graph().fail(e)], Vec::new()),
+            Err(e) => (vec![c.g.fail(e)], Vec::new()),
         }
     });
     let grads: Vec<Var<'g>> = last.iter().take(states).chain(&stacked).chain(last.iter().skip(states).take(rest)).copied().collect();
@@ -453,7 +473,7 @@ fn scan_vjp<'g>(c: &VjpCx<'g>, a: &Scan) -> Result<Grads<'g>> {
 /// The loop keeps its state before each turn and the number of turns; a second loop counts down.
 fn while_vjp<'g>(c: &VjpCx<'g>, a: &While) -> Result<Grads<'g>> {
     let n = a.carries as usize;
-    let body = c.regions.get(1).ok_or_else(|| Error::new(Code::Region, "no body"))?;
+    let body = region(&c.regions, 1)?;
     let saving = While { save: true, ..a.clone() };
     let results = c.g.extend_node(c.node, saving.to_values(), c.regions.clone())?;
     let turns = results.get(n).copied().unwrap_or_else(|| c.g.poison());
@@ -474,14 +494,13 @@ fn while_vjp<'g>(c: &VjpCx<'g>, a: &While) -> Result<Grads<'g>> {
     let out = c.g.while_loop(
         &init,
         a.max,
-        |r, carry| carry.first().map_or_else(|| r.graph().poison(), |i| i.greater(0.0)),
-        |r, carry| {
+        |carry| carry.first().map_or_else(|| c.g.poison(), |i| i.greater(0.0)),
+        |carry| {
             let Some((i, carry)) = carry.split_first() else { return Vec::new() };
             let i = *i - 1.0;
             let before = saved.iter().map(|s| s.gather(i, 0));
             let args: Vec<Var<'_>> = before.chain(fixed.iter().copied()).chain(carry.iter().take(states).copied()).collect();
-            let args = r.graph().captured(&args);
-            match r.graph().inline(&back, &args) {
+            match c.g.inline(&back, &args) {
                 Ok(grads) => {
                     let mut next = vec![i];
                     let state = grads.iter().take(states).zip(&saved_cts);
@@ -489,75 +508,109 @@ fn while_vjp<'g>(c: &VjpCx<'g>, a: &While) -> Result<Grads<'g>> {
                     next.extend(carry.iter().skip(states).zip(grads.iter().skip(states)).map(|(s, g)| *s + *g));
                     next
                 }
-                Err(e) => vec![r.graph().fail(e)],
+                Err(e) => vec![c.g.fail(e)],
             }
         },
     );
     Ok(spread(&marks, out.into_iter().skip(1).collect()))
 }
 
-/// Drops state that neither a result nor, turn by turn, the condition or what is needed reads. A loop that saves its
-/// state keeps all of it.
+/// What a loop reads over all turns, given what each of `wanted` reads in a turn, and each state's `next`: a state that
+/// is read must be kept up to date, from its start on.
+fn over_all_turns(wanted: Vec<Marks>, next: &[Marks]) -> Vec<Marks> {
+    let mut states = next.to_vec();
+    states.iter_mut().enumerate().for_each(|(k, m)| m.insert(k));
+    // Warshall: after round k, paths through the first k states are known.
+    for k in 0..states.len() {
+        let through = states.get(k).cloned().unwrap_or_default();
+        states.iter_mut().filter(|m| m.has(k)).for_each(|m| m.join(&through));
+    }
+    let close = |turn: Marks| {
+        let mut all = turn.clone();
+        turn.iter().filter_map(|i| states.get(i)).for_each(|m| all.join(m));
+        all
+    };
+    wanted.into_iter().map(close).collect()
+}
+
+/// The states themselves: what to pass to [`over_all_turns`] for a loop's last states.
+fn own_states(n: usize) -> impl Iterator<Item = Marks> {
+    (0..n).map(|k| Marks::from_iter([k]))
+}
+
+fn scan_reads(node: &Node) -> Result<Vec<Marks>> {
+    let n = node.typed::<Scan>()?.carries as usize;
+    let next = reads(region(&node.regions, 0)?)?;
+    let wanted = own_states(n).chain(next.iter().skip(n).cloned()).collect();
+    Ok(over_all_turns(wanted, next.get(..n).unwrap_or_default()))
+}
+
+/// The condition decides about all results; what is saved of a state reads what the state reads.
+fn while_reads(node: &Node) -> Result<Vec<Marks>> {
+    let a: While = node.typed()?;
+    let n = a.carries as usize;
+    let asked = reads(region(&node.regions, 0)?)?.into_iter().next().unwrap_or_default();
+    let with_asked = |mut m: Marks| {
+        m.join(&asked);
+        m
+    };
+    let mut wanted: Vec<Marks> = own_states(n).map(with_asked).collect();
+    if a.save {
+        wanted.push(asked.clone());
+        wanted.extend(own_states(n).map(with_asked));
+    }
+    Ok(over_all_turns(wanted, &reads(region(&node.regions, 1)?)?))
+}
+
+/// The states that the needed results read.
+fn needed_states(needed: &[bool], reads: &[Marks], n: usize) -> Vec<bool> {
+    let mut all = Marks::default();
+    needed.iter().zip(reads).filter(|(n, _)| **n).for_each(|(_, m)| all.join(m));
+    (0..n).map(|i| all.has(i)).collect()
+}
+
+/// Drops state that neither a result nor, turn by turn, the condition or what is needed reads.
 fn while_prune(node: &Node, needed: &[bool]) -> Result<Pruned> {
     let a: While = node.typed()?;
     let n = a.carries as usize;
-    let [cond, body] = [0, 1].map(|i| node.regions.get(i));
-    let (Some(cond), Some(body)) = (cond, body) else { return Err(Error::new(Code::Region, "a region is missing")) };
-    let mut keep: Vec<bool> = if a.save { vec![true; n] } else { needed.to_vec() };
-    let (_, asked) = keep_outputs(cond, &[true])?;
-    keep.iter_mut().zip(&asked).for_each(|(k, used)| *k |= used);
-    let (pruned, used) = loop {
-        let (f, used) = keep_outputs(body, &keep)?;
-        let more = (0..n).find(|i| used.get(*i) == Some(&true) && keep.get(*i) == Some(&false));
-        match more.and_then(|i| keep.get_mut(i)) {
-            Some(k) => *k = true,
-            None => break (f, used),
-        }
-    };
-    let ports: Vec<bool> = used
-        .iter()
-        .zip(&asked)
-        .enumerate()
-        .map(|(i, (b, c))| if i < n { keep.get(i) == Some(&true) } else { *b || *c })
-        .collect();
-    let results = if a.save { (0..needed.len()).collect() } else { marked(&keep) };
+    let keep = needed_states(needed, &while_reads(node)?, n);
+    let (cond, asked) = keep_outputs(region(&node.regions, 0)?, &[true])?;
+    let (body, used) = keep_outputs(region(&node.regions, 1)?, &keep)?;
+    let stays = |i: usize, u: (&bool, &bool)| keep.get(i).copied().unwrap_or(*u.0 || *u.1);
+    let ports: Vec<bool> = used.iter().zip(&asked).enumerate().map(|(i, u)| stays(i, u)).collect();
+    let mut results = keep.clone();
+    if a.save {
+        results.push(true);
+        results.extend(&keep);
+    }
     Ok(Pruned {
         attrs: While { carries: marked(&keep).len() as i64, ..a }.to_values(),
         operands: marked(&ports),
-        results,
-        regions: vec![Arc::new(keep_ports(cond, &ports)?), Arc::new(keep_ports(&pruned, &ports)?)],
+        results: marked(&results),
+        regions: vec![Arc::new(keep_ports(&cond, &ports)?), Arc::new(keep_ports(&body, &ports)?)],
     })
 }
 
 /// The positions of the marks.
 fn marked(marks: &[bool]) -> Vec<usize> {
-    (0..marks.len()).filter(|i| marks.get(*i) == Some(&true)).collect()
+    marks.iter().enumerate().filter(|(_, m)| **m).map(|(i, _)| i).collect()
 }
 
 /// Drops stacked results, then state, that nobody needs: neither a result nor, turn by turn, what is needed.
 fn scan_prune(node: &Node, needed: &[bool]) -> Result<Pruned> {
     let a: Scan = node.typed()?;
     let (n, m) = (a.carries as usize, a.xs as usize);
-    let body = node.regions.first().ok_or_else(|| Error::new(Code::Region, "no body"))?;
-    let mut keep: Vec<bool> = needed.to_vec();
-    let (pruned, used) = loop {
-        let (f, used) = keep_outputs(body, &keep)?;
-        // A state that a kept output reads must be kept up to date.
-        let more = (0..n).find(|i| used.get(*i) == Some(&true) && keep.get(*i) == Some(&false));
-        match more.and_then(|i| keep.get_mut(i)) {
-            Some(k) => *k = true,
-            None => break (f, used),
-        }
-    };
+    let mut keep = needed_states(needed, &scan_reads(node)?, n);
+    let states = marked(&keep).len();
+    keep.extend(needed.iter().skip(n));
+    let (body, used) = keep_outputs(region(&node.regions, 0)?, &keep)?;
     // A kept state stays as a port even if the body only writes it.
-    let ports: Vec<bool> =
-        (0..used.len()).map(|i| if i < n { keep.get(i) == Some(&true) } else { used.get(i) == Some(&true) }).collect();
-    let count = |r: std::ops::Range<usize>| ports.get(r).unwrap_or_default().iter().filter(|p| **p).count() as i64;
-    let attrs = Scan { carries: count(0..n), xs: count(n..n + m), ..a }.to_values();
+    let ports: Vec<bool> = keep.iter().take(n).chain(used.iter().skip(n)).copied().collect();
+    let xs = ports.iter().skip(n).take(m).filter(|p| **p).count();
     Ok(Pruned {
-        attrs,
+        attrs: Scan { carries: states as i64, xs: xs as i64, ..a }.to_values(),
         operands: marked(&ports),
         results: marked(&keep),
-        regions: vec![Arc::new(keep_ports(&pruned, &ports)?)],
+        regions: vec![Arc::new(keep_ports(&body, &ports)?)],
     })
 }

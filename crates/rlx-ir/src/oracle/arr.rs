@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// The largest array that the oracle makes, in elements.
 pub const MAX_ORACLE_ELEMENTS: usize = 1 << 27;
 
-/// Data in the oracle.
+/// Data in the oracle. Cloning shares the elements.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arr {
     dtype: DType,
@@ -20,8 +20,8 @@ pub struct Arr {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Data {
-    F(Vec<f64>),
-    I(Vec<i128>),
+    F(Arc<Vec<f64>>),
+    I(Arc<Vec<i128>>),
     Packed(Vec<Arc<[u8]>>),
 }
 
@@ -36,14 +36,14 @@ impl Arr {
                 while let Some(ix) = it.next() {
                     v.push(f(ix).f());
                 }
-                Data::F(v)
+                Data::F(v.into())
             }
             Kind::Int { .. } | Kind::Bool => {
                 let mut v = Vec::with_capacity(n);
                 while let Some(ix) = it.next() {
                     v.push(dtype.wrap_int(f(ix).i()));
                 }
-                Data::I(v)
+                Data::I(v.into())
             }
             Kind::Packed => {
                 return Err(Error::new(Code::Quant, format!("{dtype} is not made element by element")));
@@ -57,7 +57,7 @@ impl Arr {
         if checked_count(shape)? != v.len() || !dtype.is_float() {
             return Err(Error::new(Code::BadInput, format!("{} floats are no {dtype}{shape:?}", v.len())));
         }
-        Ok(Arr { dtype, shape: shape.to_vec(), data: Data::F(v) })
+        Ok(Arr { dtype, shape: shape.to_vec(), data: Data::F(v.into()) })
     }
 
     /// Packed planes.
@@ -70,9 +70,9 @@ impl Arr {
     pub fn from_tensor(t: &Tensor) -> Result<Arr> {
         checked_count(t.shape())?;
         let data = match t.dtype().kind() {
-            Kind::Float => t.to_f64s().map(Data::F),
+            Kind::Float => t.to_f64s().map(|v| Data::F(v.into())),
             Kind::Packed => Some(Data::Packed(t.planes().to_vec())),
-            _ => t.to_i128s().map(Data::I),
+            _ => t.to_i128s().map(|v| Data::I(v.into())),
         };
         let data = data.ok_or_else(|| Error::new(Code::BadInput, "the tensor cannot be read"))?;
         Ok(Arr { dtype: t.dtype(), shape: t.shape().to_vec(), data })
@@ -139,7 +139,7 @@ impl Arr {
     /// All elements as floats; a packed array is decoded as stored.
     pub fn f64s(&self) -> Vec<f64> {
         match &self.data {
-            Data::F(v) => v.clone(),
+            Data::F(v) => v.to_vec(),
             Data::I(v) => v.iter().map(|x| *x as f64).collect(),
             Data::Packed(_) => self.decode(Decode::AsStored).map(|a| a.f64s()).unwrap_or_default(),
         }
@@ -200,13 +200,13 @@ impl Arr {
     pub fn rounded(mut self) -> Arr {
         let dtype = self.dtype;
         if let Data::F(v) = &mut self.data {
-            v.iter_mut().for_each(|x| *x = dtype.round_f64(*x));
+            Arc::make_mut(v).iter_mut().for_each(|x| *x = dtype.round_f64(*x));
         }
         self
     }
 }
 
-fn checked_count(shape: &[usize]) -> Result<usize> {
+pub(super) fn checked_count(shape: &[usize]) -> Result<usize> {
     let n = count(shape)?;
     if n > MAX_ORACLE_ELEMENTS {
         let message =

@@ -8,6 +8,8 @@ mod arr;
 
 pub use arr::{Arr, Indices, MAX_ORACLE_ELEMENTS};
 
+use arr::checked_count;
+
 use crate::attr::AttrValue;
 use crate::dim::{Bindings, Dim, DimError};
 use crate::dtype::DType;
@@ -19,7 +21,7 @@ use crate::scalar::Num;
 use crate::tensor::Tensor;
 use crate::types::Type;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Whether results are rounded to the dtype that their type declares.
@@ -61,20 +63,16 @@ pub fn eval_ranks(
 ) -> Result<Vec<Vec<(String, Arr)>>> {
     let mut bindings = Bindings::new();
     let mut args = Vec::new();
+    let names: HashSet<&str> = f.ports.iter().map(|p| p.name.as_str()).collect();
     for inputs in ranks {
         for (name, _) in inputs.iter() {
-            if f.port(name).is_none() {
+            if !names.contains(name) {
                 return Err(Error::new(Code::BadInput, format!("the graph has no input or param {name:?}")));
             }
         }
         args.push(gather_args(f, inputs, &mut bindings)?);
     }
-    let run = Run {
-        bindings: &bindings,
-        rounding: options.rounding,
-        steps: Cell::new(options.max_steps),
-        bodies: RefCell::default(),
-    };
+    let run = Run { bindings: &bindings, steps: Cell::new(options.max_steps), bodies: RefCell::default() };
     let results = run.func(f, args, options.rounding)?;
     let name = |rank: Vec<Arr>| f.outputs.iter().map(|o| o.name.clone()).zip(rank).collect();
     Ok(results.into_iter().map(name).collect())
@@ -83,9 +81,10 @@ pub fn eval_ranks(
 /// Looks up the data of every port, checks them against their types and binds the symbols.
 fn gather_args(f: &Func, inputs: &[(&str, &Tensor)], bindings: &mut Bindings) -> Result<Vec<Arr>> {
     let mut out = Vec::new();
+    let by_name: HashMap<&str, &Tensor> = inputs.iter().copied().collect();
     for p in &f.ports {
         let what = if p.kind == PortKind::Input { "input" } else { "param" };
-        let given = inputs.iter().find(|(n, _)| *n == p.name).map(|(_, t)| *t);
+        let given = by_name.get(p.name.as_str()).copied();
         let inline = match &p.source {
             Some(Source::Inline(t)) => Some(t),
             _ => None,
@@ -129,7 +128,6 @@ pub(crate) fn unbound(e: DimError) -> Error {
 /// One evaluation: what is the same for all its nodes.
 struct Run<'a> {
     bindings: &'a Bindings,
-    rounding: Rounding,
     steps: Cell<u64>,
     /// Bodies of composite ops, by the address of the node (nodes live as long as the evaluation).
     bodies: RefCell<HashMap<*const Node, Arc<Func>>>,
@@ -158,9 +156,15 @@ impl Run<'_> {
         envs.iter().map(take).collect()
     }
 
-    fn node(&self, f: &Func, node: &Node, envs: &mut [Vec<Option<Arr>>], rounding: Rounding) -> Result<()> {
+    /// Counts a step.
+    fn step(&self) -> Result<()> {
         let left = self.steps.get().checked_sub(1);
         self.steps.set(left.ok_or_else(|| Error::new(Code::Limit, "the evaluation takes too many steps"))?);
+        Ok(())
+    }
+
+    fn node(&self, f: &Func, node: &Node, envs: &mut [Vec<Option<Arr>>], rounding: Rounding) -> Result<()> {
+        self.step()?;
         let mut attrs = Vec::with_capacity(node.attrs.len());
         for a in &node.attrs {
             attrs.push(a.bind(self.bindings).map_err(unbound)?);
@@ -168,14 +172,17 @@ impl Run<'_> {
         let mut types = Vec::with_capacity(node.results.len());
         for r in &node.results {
             let ty = f.ty(*r)?;
-            types.push((ty.dtype, concrete(&ty.shape, self.bindings)?));
+            let shape = concrete(&ty.shape, self.bindings)?;
+            // Before a loop has gathered the rows of what would be too large.
+            checked_count(&shape)?;
+            types.push((ty.dtype, shape));
         }
         let mut operands = Vec::with_capacity(envs.len());
         for env in envs.iter() {
             let look = |o: &Option<ValueId>| o.map(|v| fetch(env, v)).transpose();
             operands.push(node.operands.iter().map(look).collect::<Result<Vec<_>>>()?);
         }
-        let results = self.apply(node, &attrs, &types, operands)?;
+        let results = self.apply(node, &attrs, &types, operands, rounding)?;
         for (env, mut results) in envs.iter_mut().zip(results) {
             if rounding == Rounding::Declared {
                 results = results.into_iter().map(Arr::rounded).collect();
@@ -207,8 +214,9 @@ impl Run<'_> {
         attrs: &[AttrValue],
         types: &[(DType, Vec<usize>)],
         ranks: Vec<Vec<Option<Arr>>>,
+        rounding: Rounding,
     ) -> Result<Vec<Vec<Arr>>> {
-        let eval = |operands| Eval { run: self, node, attrs, types, operands };
+        let eval = |operands| Eval { run: self, node, attrs, types, operands, rounding };
         match node.op.meaning {
             Meaning::Scalar(s) => ranks
                 .into_iter()
@@ -225,6 +233,12 @@ impl Run<'_> {
                 })
                 .collect(),
             Meaning::Primitive(f) => ranks.into_iter().map(|operands| f(&eval(operands))).collect(),
+            Meaning::Region => {
+                let body = node.regions.first();
+                let body = body.ok_or_else(|| Error::new(Code::Region, "a region is missing"))?;
+                let args = ranks.into_iter().map(|r| r.into_iter().flatten().collect()).collect();
+                self.func(body, args, rounding)
+            }
             Meaning::Collective(f) => {
                 let e = eval(Vec::new());
                 let firsts: Vec<Arr> =
@@ -234,8 +248,7 @@ impl Run<'_> {
             Meaning::Body(_) => {
                 let body = self.body(node, &ranks)?;
                 let args = ranks.into_iter().map(|r| r.into_iter().flatten().collect()).collect();
-                let results = self.func(&body, args, Rounding::Exact)?;
-                Ok(results)
+                self.func(&body, args, Rounding::Exact)
             }
         }
     }
@@ -284,6 +297,7 @@ pub struct Eval<'a> {
     attrs: &'a [AttrValue],
     types: &'a [(DType, Vec<usize>)],
     operands: Vec<Option<Arr>>,
+    rounding: Rounding,
 }
 
 impl Eval<'_> {
@@ -330,7 +344,9 @@ impl Eval<'_> {
     /// Runs a region.
     pub fn region(&self, i: usize, args: Vec<Arr>) -> Result<Vec<Arr>> {
         let f = self.node.regions.get(i).ok_or_else(|| Error::new(Code::Region, "a region is missing"))?;
-        let mut out = self.run.func(f, vec![args], self.run.rounding)?;
+        // A region may be empty, and a loop must end nevertheless.
+        self.run.step()?;
+        let mut out = self.run.func(f, vec![args], self.rounding)?;
         out.pop().ok_or_else(|| Error::new(Code::Verify, "a region gave nothing"))
     }
 }

@@ -9,21 +9,27 @@ use crate::func::{Func, Node, PortKind};
 use crate::graph::{Graph, Var};
 use crate::op::{Cx, Vmap, VmapCx};
 use crate::types::{Shape, Type, resolve_axis};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// The graph with a batch axis of `size` at the given place of each named port, and at `out_axis` of every output.
 /// The other ports are shared by all members of the batch. Axes count in the batched shape and may count from the end.
 pub fn vmap(f: &Func, axes: &[(&str, i64)], size: &Dim, out_axis: i64) -> Result<Func> {
     let g = Graph::new(f.name.clone());
-    for (name, _) in axes {
-        f.need_port(name)?;
+    let names: HashSet<&str> = f.ports.iter().map(|p| p.name.as_str()).collect();
+    let mut places: HashMap<&str, i64> = HashMap::new();
+    for (name, axis) in axes {
+        if !names.contains(name) {
+            f.need_port(name)?;
+        }
+        if places.insert(name, *axis).is_some() {
+            return Err(Error::new(Code::Vmap, format!("{name:?} is named twice")));
+        }
     }
     let mut args = Vec::new();
     let mut batched = Vec::new();
     for p in &f.ports {
         let ty = f.ty(p.value)?;
-        let axis = axes.iter().find(|(n, _)| *n == p.name).map(|(_, a)| *a);
-        let Some(axis) = axis else {
+        let Some(axis) = places.get(p.name.as_str()).copied() else {
             let v = g.on_behalf(&p.loc, || g.port(&p.name, ty.clone(), p.kind, p.source.clone()));
             args.push(v.set_diff(p.diff));
             batched.push(false);
@@ -78,9 +84,10 @@ pub(crate) fn map_func<'g>(
     batched: &[bool],
     size: &Dim,
 ) -> Result<Vec<(Var<'g>, bool)>> {
+    let args = g.captured(args);
     let mut marked: HashSet<crate::ValueId> =
         args.iter().zip(batched).filter(|(_, b)| **b).map(|(a, _)| a.id()).collect();
-    let results = g.inline_with(f, args, &mut |g, node, operands| {
+    let results = g.inline_with(f, &args, &mut |g, node, operands| {
         let flags: Vec<bool> = operands.iter().map(|o| o.is_some_and(|v| marked.contains(&v.id()))).collect();
         if !flags.contains(&true) {
             return Ok(g.emit_at(node, operands));
@@ -140,11 +147,11 @@ pub fn vmap_through<'g>(c: &VmapCx<'g>) -> Result<Vec<Var<'g>>> {
 /// Batches any op by a scan over the batch: always right, never fast.
 pub fn vmap_loop<'g>(c: &VmapCx<'g>) -> Result<Vec<Var<'g>>> {
     let xs: Vec<Var<'g>> = (0..c.operands.len()).filter(|i| c.is_batched(*i)).map(|i| c.x(i)).collect();
-    let (_, ys) = c.g.scan(&[], &xs, c.size.clone(), false, |r, _, slices| {
+    let (_, ys) = c.g.scan(&[], &xs, c.size.clone(), false, |_, slices| {
         let mut slices = slices.iter();
         let pick = |i: usize| if c.is_batched(i) { slices.next().copied() } else { c.opt(i) };
         let operands = (0..c.operands.len()).map(pick).collect();
-        (Vec::new(), r.graph().emit(c.def, c.attrs.clone(), operands, c.regions.clone()))
+        (Vec::new(), c.g.emit(c.def, c.attrs.clone(), operands, c.regions.clone()))
     });
     Ok(ys)
 }

@@ -5,6 +5,62 @@ use crate::func::{Def, Func, Node, Output, Port, ValueId, ValueInfo};
 use std::collections::HashSet;
 use std::sync::Arc;
 
+/// A set of positions: of operands, or of ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Marks(Vec<u64>);
+
+impl FromIterator<usize> for Marks {
+    fn from_iter<I: IntoIterator<Item = usize>>(positions: I) -> Marks {
+        let mut m = Marks::default();
+        positions.into_iter().for_each(|i| m.insert(i));
+        m
+    }
+}
+
+impl Marks {
+    /// Adds a position.
+    pub fn insert(&mut self, i: usize) {
+        if self.0.len() <= i / 64 {
+            self.0.resize(i / 64 + 1, 0);
+        }
+        self.0.get_mut(i / 64).into_iter().for_each(|w| *w |= 1 << (i % 64));
+    }
+    /// Adds the positions of another set.
+    pub fn join(&mut self, other: &Marks) {
+        self.0.resize(self.0.len().max(other.0.len()), 0);
+        self.0.iter_mut().zip(&other.0).for_each(|(a, b)| *a |= b);
+    }
+    /// Whether the position is in the set.
+    pub fn has(&self, i: usize) -> bool {
+        self.0.get(i / 64).is_some_and(|w| w >> (i % 64) & 1 == 1)
+    }
+    /// The positions, in order.
+    pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.0.len() * 64).filter(|i| self.has(*i))
+    }
+}
+
+/// For each output of a function, the ports that it needs.
+pub fn reads(f: &Func) -> Result<Vec<Marks>> {
+    let mut values = vec![Marks::default(); f.values.len()];
+    for (i, p) in f.ports.iter().enumerate() {
+        values.get_mut(p.value.0 as usize).into_iter().for_each(|m| m.insert(i));
+    }
+    for node in &f.nodes {
+        let operand = |i: usize| node.operands.get(i).copied().flatten().map_or(usize::MAX, |v| v.0 as usize);
+        let needs = match node.op.reads {
+            Some(reads) => reads(node)?,
+            None => vec![(0..node.operands.len()).collect(); node.results.len()],
+        };
+        for (r, needs) in node.results.iter().zip(needs) {
+            let mut all = Marks::default();
+            needs.iter().filter_map(|i| values.get(operand(i))).for_each(|m| all.join(m));
+            values.get_mut(r.0 as usize).into_iter().for_each(|m| *m = all.clone());
+        }
+    }
+    Ok(f.outputs.iter().map(|o| values.get(o.value.0 as usize).cloned().unwrap_or_default()).collect())
+}
+
 /// A control-flow node without the results that nobody needs: what remains of it.
 pub struct Pruned {
     /// The node's new attributes.
@@ -28,7 +84,10 @@ pub fn dce(f: &Func) -> Result<Func> {
         }
         let node = match node.op.prune {
             Some(prune) => apply(node, prune(node, &needed)?),
-            None => node.clone(),
+            None => {
+                let regions = node.regions.iter().map(|r| dce(r).map(Arc::new)).collect::<Result<_>>()?;
+                Node { regions, ..node.clone() }
+            }
         };
         live.extend(node.operands.iter().flatten());
         kept.push(node);

@@ -1,6 +1,6 @@
 //! Forward mode and second derivatives, both from reverse mode.
 
-use super::reverse::pullback;
+use super::reverse::{backward, float_ports, forward, pullback};
 use super::{dce, vjp};
 use crate::error::{Code, Error, Result};
 use crate::func::{Func, PortKind};
@@ -11,7 +11,7 @@ use crate::graph::Graph;
 ///
 /// The pullback is linear in its cotangent; its own pullback with respect to that cotangent is the Jacobian itself.
 pub fn jvp(f: &Func, wrt: &[&str]) -> Result<Func> {
-    let wanted = marks(f, wrt)?;
+    let (_, wanted) = float_ports(f, wrt)?;
     let back = pullback(f, &wanted)?;
     let ports = f.ports.len();
     let is_ct: Vec<bool> = (0..back.ports.len()).map(|i| i >= ports).collect();
@@ -49,45 +49,28 @@ pub fn jvp(f: &Func, wrt: &[&str]) -> Result<Func> {
 /// The graph, the gradient of a scalar output and its Hessian times a vector: new inputs `vec.PORT`, new outputs
 /// `grad.PORT` and `hvp.PORT`.
 pub fn hvp(f: &Func, output: &str, wrt: &[&str]) -> Result<Func> {
-    marks(f, wrt)?;
+    let (places, wanted) = float_ports(f, wrt)?;
     if f.ty(f.need_output(output)?.value)?.rank() != 0 {
         return Err(Error::new(Code::Gradient, format!("output {output:?} is not a scalar")));
     }
+    // A scalar needs no cotangent, so the ports stay where they are; the gradients are the last outputs.
     let first = vjp(f, &[output], wrt)?;
     let g = Graph::new(f.name.clone());
     let args = g.declare_ports(&first);
-    let outs = g.inline(&first, &args)?;
-    let mut dot = None;
+    let outs = forward(&g, &first, &args, &wanted)?;
     for (o, v) in first.outputs.iter().zip(&outs) {
-        let Some(name) = o.name.strip_prefix("grad.").filter(|n| wrt.contains(n)) else {
-            g.output(&o.name, *v);
-            continue;
-        };
-        g.output(&format!("first.{name}"), *v);
-        let along = g.port(&format!("vec.{name}"), v.ty(), PortKind::Input, None);
-        let part = v.inner(along);
-        dot = Some(dot.map_or(part, |d: crate::Var<'_>| d + part.to(d.dtype())));
+        g.output(&o.name, *v);
     }
-    let dot = dot.ok_or_else(|| Error::new(Code::UnknownName, "nothing to differentiate with respect to"))?;
-    g.output("hvp.dot", dot);
-    let mut second = vjp(&g.finish()?, &["hvp.dot"], wrt)?;
-    second.outputs.retain(|o| o.name != "hvp.dot");
-    for o in &mut second.outputs {
-        if let Some(name) = o.name.strip_prefix("grad.") {
-            o.name = format!("hvp.{name}");
-        } else if let Some(name) = o.name.strip_prefix("first.").filter(|n| wrt.contains(n)) {
-            o.name = format!("grad.{name}");
+    // ⟨∇f, v⟩ has the gradient H·v. Each gradient is a seed of its own, so that their dtypes may differ.
+    let mut seeds = Vec::new();
+    for (name, grad) in wrt.iter().zip(outs.iter().skip(f.outputs.len())) {
+        seeds.push((*grad, g.port(&format!("vec.{name}"), grad.ty(), PortKind::Input, None)));
+    }
+    let second = backward(&g, &seeds, &args, &wanted)?;
+    for (i, name) in places.into_iter().zip(wrt) {
+        if let (Some(x), Some(h)) = (args.get(i), second.get(i)) {
+            g.output(&format!("hvp.{name}"), h.unwrap_or_else(|| x.zeros_like()));
         }
     }
-    dce(&second)
-}
-
-fn marks(f: &Func, wrt: &[&str]) -> Result<Vec<bool>> {
-    for name in wrt {
-        let p = f.need_port(name)?;
-        if !f.ty(p.value)?.dtype.is_float() {
-            return Err(Error::new(Code::Gradient, format!("{name:?} is not a float")));
-        }
-    }
-    Ok(f.ports.iter().map(|p| wrt.contains(&p.name.as_str())).collect())
+    dce(&g.finish()?)
 }

@@ -16,7 +16,7 @@ mod forward;
 mod reverse;
 
 pub use batch::{vmap, vmap_func, vmap_loop, vmap_through};
-pub use dce::{Pruned, dce, keep_outputs, keep_ports};
+pub use dce::{Marks, Pruned, dce, keep_outputs, keep_ports, reads};
 pub use forward::{hvp, jvp};
 pub use reverse::{pullback, vjp};
 
@@ -32,12 +32,13 @@ impl Graph {
         let output = self.output_name(loss).ok_or_else(|| {
             Error::new(Code::UnknownName, "the value to differentiate is not an output of the graph")
         })?;
-        let ports = wrt.iter().map(|v| named_port(*v)).collect::<Result<Vec<_>>>()?;
+        let port = |v: &Var<'_>| {
+            v.port_name().filter(|_| std::ptr::eq(v.graph(), self)).ok_or_else(|| {
+                let message = "gradients are taken with respect to inputs and params of the graph";
+                Error::new(Code::UnknownName, message)
+            })
+        };
+        let ports = wrt.iter().map(port).collect::<Result<Vec<_>>>()?;
         vjp(&f, &[&output], &ports.iter().map(String::as_str).collect::<Vec<_>>())
     }
-}
-
-fn named_port(v: Var<'_>) -> Result<String> {
-    v.port_name()
-        .ok_or_else(|| Error::new(Code::UnknownName, "gradients are taken with respect to inputs and params"))
 }

@@ -5,6 +5,7 @@
 //! gradients of its operands. Integers and bools carry no gradient.
 
 use super::dce;
+use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
 use crate::func::{Func, Node, PortKind, ValueId};
 use crate::graph::{Graph, Var};
@@ -16,35 +17,33 @@ use std::collections::{HashMap, HashSet};
 /// A scalar output has the cotangent 1; for every other a new input `ct.OUTPUT` of its type is added.
 /// The gradients are new outputs `grad.PORT`.
 pub fn vjp(f: &Func, outputs: &[&str], wrt: &[&str]) -> Result<Func> {
+    let (places, wanted) = float_ports(f, wrt)?;
     let g = Graph::new(f.name.clone());
     let args = g.declare_ports(f);
-    let mut active = Vec::new();
     for name in wrt {
-        let port = f.need_port(name)?;
-        if !f.ty(port.value)?.dtype.is_float() {
-            let message = format!("{name:?} is {}, and only floats have gradients", f.ty(port.value)?.dtype);
-            return Err(Error::new(Code::Gradient, message));
-        }
         let grad = format!("grad.{name}");
         if f.outputs.iter().any(|o| o.name == grad) {
             let message =
                 format!("the gradient of {name:?} would be the output {grad:?}, and there is one already");
             return Err(Error::new(Code::Name, message));
         }
-        active.push(port.value);
     }
-    let wanted: Vec<bool> = f.ports.iter().map(|p| active.contains(&p.value)).collect();
     let results = forward(&g, f, &args, &wanted)?;
     for (o, v) in f.outputs.iter().zip(&results) {
         g.output(&o.name, *v);
     }
     let mut seeds = Vec::new();
+    let by_name: HashMap<&str, Var<'_>> =
+        f.outputs.iter().map(|o| o.name.as_str()).zip(results.iter().copied()).collect();
+    let mut seen = HashSet::new();
     for name in outputs {
-        let at = f.outputs.iter().position(|o| o.name == *name);
-        let y = at.and_then(|i| results.get(i)).copied();
-        let y = y.ok_or_else(|| {
-            f.need_output(name).err().unwrap_or_else(|| Error::new(Code::UnknownName, *name))
-        })?;
+        let Some(y) = by_name.get(name).copied() else {
+            f.need_output(name)?;
+            continue;
+        };
+        if !seen.insert(name) {
+            return Err(Error::new(Code::Gradient, format!("output {name:?} is named twice")));
+        }
         if !y.dtype().is_float() {
             return Err(Error::new(Code::Gradient, format!("output {name:?} is {}, not a float", y.dtype())));
         }
@@ -56,13 +55,36 @@ pub fn vjp(f: &Func, outputs: &[&str], wrt: &[&str]) -> Result<Func> {
         seeds.push((y, ct));
     }
     let grads = backward(&g, &seeds, &args, &wanted)?;
-    for name in wrt {
-        let i = f.ports.iter().position(|p| p.name == *name).unwrap_or(usize::MAX);
+    for (i, name) in places.into_iter().zip(wrt) {
         if let (Some(x), Some(grad)) = (args.get(i), grads.get(i)) {
             g.output(&format!("grad.{name}"), grad.unwrap_or_else(|| x.zeros_like()));
         }
     }
     dce(&g.finish()?)
+}
+
+/// The positions of the named ports, and whether each port is among them. They are floats, each named once.
+pub(super) fn float_ports(f: &Func, names: &[&str]) -> Result<(Vec<usize>, Vec<bool>)> {
+    let by_name: HashMap<&str, usize> =
+        f.ports.iter().enumerate().map(|(i, p)| (p.name.as_str(), i)).collect();
+    let mut places = Vec::new();
+    let mut wanted = vec![false; f.ports.len()];
+    for &name in names {
+        let Some(&i) = by_name.get(name) else {
+            f.need_port(name)?;
+            continue;
+        };
+        let dtype = f.ports.get(i).map_or(Ok(DType::F32), |p| f.ty(p.value).map(|t| t.dtype))?;
+        if !dtype.is_float() {
+            let message = format!("{name:?} is {dtype}, and only floats have gradients");
+            return Err(Error::new(Code::Gradient, message));
+        }
+        if wanted.get_mut(i).is_some_and(|w| std::mem::replace(w, true)) {
+            return Err(Error::new(Code::Gradient, format!("{name:?} is named twice")));
+        }
+        places.push(i);
+    }
+    Ok((places, wanted))
 }
 
 /// The backward pass as a function of its own: from the ports of `f` and a cotangent for each float output to the
@@ -97,7 +119,7 @@ fn declare_inputs<'g>(g: &'g Graph, f: &Func) -> Result<Vec<Var<'g>>> {
 }
 
 /// Copies `f`, with bodies in place of the ops on the gradient's way that have no rule.
-fn forward<'g>(g: &'g Graph, f: &Func, args: &[Var<'g>], wanted: &[bool]) -> Result<Vec<Var<'g>>> {
+pub(super) fn forward<'g>(g: &'g Graph, f: &Func, args: &[Var<'g>], wanted: &[bool]) -> Result<Vec<Var<'g>>> {
     let mut active: HashSet<ValueId> = HashSet::new();
     for (a, w) in args.iter().zip(wanted) {
         if *w {
@@ -134,7 +156,7 @@ fn copy_node<'g>(
 }
 
 /// Walks the graph backwards from the seeds (value, cotangent) and gives the gradients of the args.
-fn backward<'g>(
+pub(super) fn backward<'g>(
     g: &'g Graph,
     seeds: &[(Var<'g>, Var<'g>)],
     args: &[Var<'g>],
@@ -184,8 +206,12 @@ fn apply_rule<'g>(
     cts: &HashMap<ValueId, Var<'g>>,
     wanted: Vec<bool>,
 ) -> Result<Vec<Option<Var<'g>>>> {
-    let Vjp::Rule(rule) = node.op.vjp else {
-        return Ok(Vec::new());
+    let rule = match node.op.vjp {
+        Vjp::Rule(rule) => rule,
+        Vjp::Zero => return Ok(Vec::new()),
+        Vjp::Through => {
+            return Err(Error::new(Code::Verify, "the body should stand here").in_op(node.op.name));
+        }
     };
     let cx = Cx {
         g,

@@ -7,6 +7,7 @@ mod blocks;
 mod run;
 mod steps;
 mod vectors;
+mod venv;
 mod walkthrough;
 
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use run::{Cmd, Result};
+use venv::Venv;
 
 #[derive(Parser)]
 #[command(
@@ -45,7 +47,7 @@ enum Task {
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
     },
-    /// Run the benches, or those that are named
+    /// Run the benches, or those that are named, beside their peers (Python, downloads)
     Bench {
         /// Names of benches, and options of theirs after `--`
         names: Vec<String>,
@@ -70,7 +72,12 @@ fn perform(task: Task) -> Result<()> {
         Task::Bless => Cmd::cargo("run --quiet --package rlx-conformance --bin bless").run(&root),
         Task::Vectors { only } => vectors::run(&root, only.as_deref()),
         Task::Bench { names } => {
-            Cmd::cargo("run --release --package rlx-conformance --bin bench --").args(names).run(&root)
+            let venv = Venv::open(&root, "bench")?;
+            venv.install("requirements-bench.txt")?;
+            Cmd::cargo("run --release --package rlx-conformance --bin bench -- --peer")
+                .args([venv.python.to_string_lossy().into_owned()])
+                .args(names)
+                .run(&root)
         }
     }
 }

@@ -6,7 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use crate::run::{Cmd, Result, has_extension, read_text, write};
+use crate::run::{Cmd, Result, has_extension};
+use crate::venv::Venv;
 
 /// Runs all generators, or the one that is named.
 pub fn run(root: &Path, only: Option<&str>) -> Result<()> {
@@ -20,7 +21,7 @@ pub fn run(root: &Path, only: Option<&str>) -> Result<()> {
         return Err(format!("no generator `{}`; there are: {}", only.unwrap_or_default(), known()));
     }
 
-    let venv = Venv::open(root)?;
+    let venv = Venv::open(root, "vectors")?;
     venv.install("requirements-vectors.txt")?;
     for (i, (name, script)) in chosen.iter().enumerate() {
         let more = format!("requirements-vectors-{name}.txt");
@@ -48,42 +49,4 @@ fn generators(dir: &Path) -> Result<Vec<(String, PathBuf)>> {
     }
     found.sort();
     Ok(found)
-}
-
-/// The generators' own Python environment, under `target/`.
-struct Venv {
-    root: PathBuf,
-    dir: PathBuf,
-    python: PathBuf,
-}
-
-impl Venv {
-    fn open(root: &Path) -> Result<Self> {
-        let dir = root.join("target/venv-vectors");
-        let python = dir.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" });
-        if !python.exists() {
-            println!("making {}", dir.display());
-            let system = if cfg!(windows) { "python" } else { "python3" };
-            Cmd::new(system).args(["-m", "venv"]).args([dir.to_string_lossy()]).run(root).map_err(|e| {
-                format!("{e}\n  Python 3.11 or newer with its `venv` module is needed (Debian: python3-venv)")
-            })?;
-        }
-        Ok(Self { root: root.to_path_buf(), dir, python })
-    }
-
-    /// Installs the pins of `scripts/LIST`, unless that very text was installed before.
-    fn install(&self, list: &str) -> Result<()> {
-        let path = self.root.join("scripts").join(list);
-        let wanted = read_text(&path)?;
-        let stamp = self.dir.join(list);
-        if std::fs::read_to_string(&stamp).is_ok_and(|had| had == wanted) {
-            return Ok(());
-        }
-        println!("installing scripts/{list}");
-        Cmd::new(&self.python)
-            .args(["-m", "pip", "install", "--disable-pip-version-check", "--no-deps", "--requirement"])
-            .args([path.to_string_lossy()])
-            .run(&self.root)?;
-        write(&stamp, wanted.as_bytes())
-    }
 }

@@ -30,12 +30,26 @@ impl Failure {
         let mut err = io::stderr().lock();
         if self.code != 0 {
             // Nobody is left to be told if this fails.
-            let _ = writeln!(err, "rlx: {}", self.line.replace(['\n', '\r'], " "));
+            let _ = writeln!(err, "rlx: {}", readable(&self.line));
             if let Some(more) = self.more.filter(|_| err.is_terminal()) {
                 let _ = writeln!(err, "{more}");
             }
         }
         ExitCode::from(self.code)
+    }
+}
+
+/// One line without control characters, which would steer a terminal, and without the middle if it is long: the names
+/// in a message may come from a file that means no good.
+fn readable(line: &str) -> String {
+    const HEAD: usize = 1500;
+    const TAIL: usize = 400;
+    let chars: Vec<char> = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    match (chars.get(..HEAD), chars.len().checked_sub(TAIL).and_then(|at| chars.get(at..))) {
+        (Some(head), Some(tail)) if chars.len() > HEAD + TAIL => {
+            head.iter().chain(&[' ', '…', ' ']).chain(tail).collect()
+        }
+        _ => chars.into_iter().collect(),
     }
 }
 

@@ -72,7 +72,8 @@ fn look(names: &[String], v: ValueId) -> &str {
 }
 
 fn quoted(s: &str) -> String {
-    format!("\"{}\"", s.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
+    let s = s.replace('\\', "\\\\").replace('"', "\\\"");
+    format!("\"{}\"", s.replace(char::is_control, " "))
 }
 
 /// Boxes for ports and outputs, ellipses for ops; an edge for each use, with its type. Regions are not opened.

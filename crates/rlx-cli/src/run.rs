@@ -2,7 +2,7 @@
 
 use crate::failure::{Context, Failure, Result};
 use crate::show;
-use crate::tensors::{self, Reader, Stored};
+use crate::tensors::{self, Reader, Stored, read_file};
 use rlx_ir::func::{PortKind, Source};
 use rlx_ir::{Func, Options, Tensor, eval, text, transform};
 use std::collections::{BTreeMap, HashSet};
@@ -36,7 +36,9 @@ pub(crate) fn read_graph(path: &Path) -> Result<Func> {
             "{name}: only graphs in the text format (.rlx) can be read so far"
         )));
     }
-    let text = fs::read_to_string(path).about(&name)?;
+    let bytes = read_file(path)?;
+    let text =
+        String::from_utf8(bytes).map_err(|_| Failure::other(format!("{name}: not a text in UTF-8")))?;
     Ok(text::parse_named(&name, &text)?)
 }
 
@@ -44,6 +46,9 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     if args.device != "reference" {
         let message = format!("no device {:?}: so far there is only `reference`", args.device);
         return Err(Failure::call(message));
+    }
+    if let Some(path) = &args.outputs {
+        can_write(path, &args.graph)?;
     }
     let mut func = read_graph(&args.graph)?;
     if args.grad {
@@ -62,6 +67,22 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
         out.write_all(show::tensor(name, t).as_bytes())?;
     }
     Ok(())
+}
+
+/// Says before a long run that its results could not be written after it.
+fn can_write(path: &Path, graph: &Path) -> Result<()> {
+    let name = path.display();
+    if path.is_dir() {
+        return Err(Failure::other(format!("{name}: is a folder")));
+    }
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !folder.is_dir() {
+        return Err(Failure::other(format!("{name}: there is no folder {}", folder.display())));
+    }
+    match (fs::canonicalize(path), fs::canonicalize(graph)) {
+        (Ok(a), Ok(b)) if a == b => Err(Failure::call(format!("{name}: --out would overwrite the graph"))),
+        _ => Ok(()),
+    }
 }
 
 /// The graph with `grad.NAME` for everything marked `diff`.
@@ -83,34 +104,37 @@ fn gather(f: &Func, args: &Args) -> Result<Vec<(String, Tensor)>> {
         Some(path) => read_inputs(f, path)?,
         None => Vec::new(),
     };
-    let mut given: HashSet<String> = data.iter().map(|(n, _)| n.clone()).collect();
+    let given: HashSet<String> = data.iter().map(|(n, _)| n.clone()).collect();
     let mut files: BTreeMap<PathBuf, Vec<(&str, &str)>> = BTreeMap::new();
+    let mut missing = Vec::new();
     for p in f.ports.iter().filter(|p| !given.contains(&p.name)) {
-        if let Some(Source::File { file, tensor }) = &p.source {
-            files.entry(below(&args.graph, file)?).or_default().push((&p.name, tensor));
+        match &p.source {
+            Some(Source::Inline(_)) => {}
+            Some(Source::File { file, tensor }) => {
+                files.entry(below(&args.graph, file)?).or_default().push((&p.name, tensor));
+            }
+            None => {
+                let what = if p.kind == PortKind::Input { "input" } else { "param" };
+                missing.push(format!("{what} {} ({})", p.name, f.ty(p.value)?));
+            }
         }
     }
+    // Before anything large is read.
+    if !missing.is_empty() {
+        let names = missing.join(", ");
+        return Err(match &args.inputs {
+            None => Failure::call(format!("missing {names}: give them with --in FILE")),
+            Some(path) => Failure::other(format!("{} has no {names}", path.display())),
+        });
+    }
     for (path, wanted) in files {
-        let stored = Stored::open(&path)?;
+        let stored = Stored::open(&inside(&args.graph, &path)?)?;
         let reader = stored.read()?;
         for (port, tensor) in wanted {
             data.push((port.into(), reader.tensor(tensor, f.ty(f.need_port(port)?.value)?)?));
-            given.insert(port.into());
         }
     }
-    let missing = f.ports.iter().filter(|p| !given.contains(&p.name) && p.source.is_none());
-    let mut names = Vec::new();
-    for p in missing {
-        let what = if p.kind == PortKind::Input { "input" } else { "param" };
-        names.push(format!("{what} {} ({})", p.name, f.ty(p.value)?));
-    }
-    match (names.is_empty(), &args.inputs) {
-        (true, _) => Ok(data),
-        (false, None) => {
-            Err(Failure::call(format!("missing {}: give them with --in FILE", names.join(", "))))
-        }
-        (false, Some(path)) => Err(Failure::other(format!("{} has no {}", path.display(), names.join(", ")))),
-    }
+    Ok(data)
 }
 
 /// Everything in the file; what the graph does not know is an error.
@@ -144,8 +168,26 @@ fn below(graph: &Path, file: &str) -> Result<PathBuf> {
     let relative = Path::new(file);
     let tame = |c: Component<'_>| matches!(c, Component::Normal(_) | Component::CurDir);
     if file.is_empty() || !relative.components().all(tame) {
-        let message = format!("{}: refers to {file:?}, which is not below its own folder", graph.display());
-        return Err(Failure::other(message));
+        return Err(outside(graph, relative));
     }
     Ok(graph.parent().unwrap_or(Path::new("")).join(relative))
+}
+
+/// The same path, if it is a file and no link leads out of the graph's own folder.
+fn inside(graph: &Path, path: &Path) -> Result<PathBuf> {
+    let real = fs::canonicalize(path).about(path.display())?;
+    let folder = graph.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = fs::canonicalize(folder).about(folder.display())?;
+    if !real.starts_with(folder) {
+        return Err(outside(graph, path));
+    }
+    // A pipe would be waited for.
+    if !real.is_file() {
+        return Err(Failure::other(format!("{}: not a file", path.display())));
+    }
+    Ok(path.into())
+}
+
+fn outside(graph: &Path, file: &Path) -> Failure {
+    Failure::other(format!("{}: refers to {file:?}, which is not below its own folder", graph.display()))
 }

@@ -7,8 +7,13 @@ use rlx_ir::quant::PlaneElem;
 use rlx_ir::{DType, Tensor, Type};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
+use serde::Deserializer;
+use serde::de::{Error, MapAccess, Visitor};
+use serde_json::Value;
+use std::collections::HashSet;
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 
 /// What each dtype is called in a file.
@@ -39,14 +44,71 @@ pub(crate) struct Stored {
 impl Stored {
     pub(crate) fn open(path: &Path) -> Result<Stored> {
         let name = path.display().to_string();
-        let bytes = fs::read(path).about(&name)?;
+        let bytes = read_file(path)?;
         Ok(Stored { name, bytes })
     }
 
     /// Its tensors, by name.
     pub(crate) fn read(&self) -> Result<Reader<'_>> {
+        check_header(&self.bytes).about(&self.name)?;
         let all = SafeTensors::deserialize(&self.bytes).about(&self.name)?;
         Ok(Reader { name: &self.name, all })
+    }
+}
+
+/// A whole file. Pipes and devices may have no end, so of them no more is read than a graph or its inputs need.
+pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>> {
+    const ENDLESS: u64 = 256 << 20;
+    let name = path.display();
+    let file = File::open(path).about(&name)?;
+    let limit = if file.metadata().about(&name)?.is_file() { u64::MAX } else { ENDLESS };
+    let mut bytes = Vec::new();
+    // One byte more tells a text of that length from a longer one.
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes).about(&name)?;
+    if bytes.len() as u64 > limit {
+        return Err(Failure::other(format!(
+            "{name}: not a file, and it goes on after {} MiB",
+            ENDLESS >> 20
+        )));
+    }
+    Ok(bytes)
+}
+
+/// What the `safetensors` crate lets pass: a name that stands twice, of which it takes the last; and an offset near
+/// 2^64, with which it calculates beyond 64 bits. Everything else is left to its own checks.
+fn check_header(bytes: &[u8]) -> Result<(), serde_json::Error> {
+    let Some((len, rest)) = bytes.split_first_chunk::<8>() else { return Ok(()) };
+    let header = usize::try_from(u64::from_le_bytes(*len)).ok().and_then(|n| rest.get(..n));
+    let Some(header) = header else { return Ok(()) };
+    serde_json::Deserializer::from_slice(header).deserialize_map(Header { len: bytes.len() as u64 })
+}
+
+struct Header {
+    /// Of the file.
+    len: u64,
+}
+
+impl<'de> Visitor<'de> for Header {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the tensors by their names")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut names = HashSet::new();
+        while let Some((name, entry)) = map.next_entry::<String, Value>()? {
+            let beyond = |o: &Value| o.as_u64().is_none_or(|o| o > self.len);
+            if let Some(Value::Array(offsets)) = entry.get("data_offsets")
+                && offsets.iter().any(beyond)
+            {
+                return Err(A::Error::custom(format!("tensor {name:?} lies beyond the end of the file")));
+            }
+            if let Some(name) = names.replace(name) {
+                return Err(A::Error::custom(format!("there are two tensors {name:?}")));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -83,8 +145,9 @@ impl Reader<'_> {
         }
         let view = self.all.tensor(tensor).about(self.name)?;
         let dtype = DTYPES.iter().find(|(_, d)| *d == view.dtype()).map(|(d, _)| *d);
-        let dtype =
-            dtype.ok_or_else(|| Failure::other(format!("{}: no dtype for {:?}", about(), view.dtype())))?;
+        let unknown =
+            || Failure::other(format!("{} is {:?}, a dtype that RLX has not", about(), view.dtype()));
+        let dtype = dtype.ok_or_else(unknown)?;
         Tensor::from_bytes(dtype, view.shape(), view.data()).about(about())
     }
 }

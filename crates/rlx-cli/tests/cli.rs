@@ -1,85 +1,11 @@
 //! The program as a caller sees it: output, files, exit codes, and one line on stderr.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+mod support;
 
-struct Ran {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-fn rlx(args: &[&str]) -> Ran {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let done = Command::new(env!("CARGO_BIN_EXE_rlx")).args(args).current_dir(root).output().unwrap();
-    Ran {
-        code: done.status.code().unwrap(),
-        out: String::from_utf8(done.stdout).unwrap(),
-        err: String::from_utf8(done.stderr).unwrap(),
-    }
-}
-
-#[track_caller]
-fn works(args: &[&str]) -> String {
-    let ran = rlx(args);
-    assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{args:?}");
-    ran.out
-}
-
-#[track_caller]
-fn fails(args: &[&str], code: i32, why: &str) {
-    let ran = rlx(args);
-    assert_eq!(ran.code, code, "{args:?}: {}", ran.err);
-    assert_eq!(ran.err.lines().count(), 1, "{args:?}: {}", ran.err);
-    assert!(ran.err.starts_with("rlx: ") && ran.err.contains(why), "{args:?}: {}", ran.err);
-    assert_eq!(ran.out, "", "{args:?}");
-}
-
-/// A folder of the test's own, gone when it is over.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(test: &str) -> Folder {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_string()
-    }
-    fn graph(&self, name: &str, text: &str) -> String {
-        let path = self.path(name);
-        std::fs::write(&path, text).unwrap();
-        path
-    }
-    fn tensors(&self, name: &str, tensors: &[(&str, &[usize], &[f32])]) -> String {
-        let bytes: Vec<Vec<u8>> =
-            tensors.iter().map(|(_, _, x)| x.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
-        let views = tensors
-            .iter()
-            .zip(&bytes)
-            .map(|((n, shape, _), b)| (*n, TensorView::new(Dtype::F32, shape.to_vec(), b).unwrap()));
-        let path = self.path(name);
-        std::fs::write(&path, safetensors::serialize(views, None).unwrap()).unwrap();
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn floats(path: &str, name: &str) -> Vec<f32> {
-    let bytes = std::fs::read(path).unwrap();
-    let all = SafeTensors::deserialize(&bytes).unwrap();
-    let data = all.tensor(name).unwrap().data();
-    data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
-}
+use std::path::Path;
+use support::{Folder, fails, floats, works};
 
 #[test]
 fn examples_run() {
@@ -102,6 +28,31 @@ truth_table: f32[4, 3]
     let want = "line: f32[4, 1]\n[[0.5]\n [2.0]\n [3.5]\n [5.0]]\nloss: f32[] 1.875\n\
                 grad.w: f32[1, 1]\n[[-5.0]]\ngrad.b: f32[1]\n[-2.5]\n";
     assert_eq!(works(&["run", "examples/regression.rlx", "--grad"]), want);
+    let want = "p: f32[3, 3]
+[[0.963385 0.036615 0.000000]
+ [0.000535 0.815642 0.183823]
+ [0.000000 0.000731 0.999269]]
+";
+    assert_eq!(works(&["run", "examples/iris.rlx", "--in", "examples/flowers.safetensors"]), want);
+}
+
+#[test]
+fn the_commands_of_the_readme_work() {
+    let page =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).unwrap();
+    let folder = Folder::new("readme");
+    let out = folder.path("out.safetensors");
+    let mut count = 0;
+    for line in page.lines().filter_map(|l| l.strip_prefix("cargo run --release -- ")) {
+        let command = line.split('#').next().unwrap();
+        let args: Vec<&str> = command.split_whitespace().collect();
+        let is_out = |i: usize| i > 0 && args[i - 1] == "--out";
+        let args: Vec<&str> =
+            args.iter().enumerate().map(|(i, a)| if is_out(i) { out.as_str() } else { *a }).collect();
+        works(&args);
+        count += 1;
+    }
+    assert!(count >= 5, "{count}");
 }
 
 /// Every example reads, and reads back.
@@ -116,11 +67,52 @@ fn examples_are_inspected() {
         let folder = Folder::new("inspect");
         let text = works(&["inspect", path]);
         assert_eq!(works(&["inspect", &folder.graph("again.rlx", &text), "--stage", "graph"]), text);
-        assert!(works(&["inspect", path, "--format", "dot"]).starts_with("digraph "));
+        is_dot(&works(&["inspect", path, "--format", "dot"]));
         let json: serde_json::Value =
             serde_json::from_str(&works(&["inspect", path, "--format", "json"])).unwrap();
         assert!(json["nodes"].as_array().is_some_and(|n| !n.is_empty()));
     }
+}
+
+/// The part of Graphviz' language that is used: `digraph ID { key=value  id [attrs]  id -> id [attrs] }`, each id
+/// declared before it is used.
+fn is_dot(text: &str) {
+    let body = text.strip_prefix("digraph ").and_then(|t| t.strip_suffix("}\n")).unwrap();
+    let mut lines = body.lines();
+    assert_eq!(after_string(lines.next().unwrap()), " {");
+    let mut ids = std::collections::HashSet::new();
+    for line in lines.filter(|l| *l != "  rankdir=TB") {
+        let (head, attrs) = line.split_once(" [").unwrap();
+        match head.trim().split_once(" -> ") {
+            Some((from, to)) => assert!(ids.contains(from) && ids.contains(to), "{line}"),
+            None => assert!(ids.insert(head.trim().to_string()), "{line}"),
+        }
+        let (_, label) = attrs.split_once("label=").unwrap();
+        assert_eq!(after_string(label), "]", "{line}");
+    }
+}
+
+/// What follows the quoted string at the start.
+fn after_string(text: &str) -> &str {
+    let mut escaped = false;
+    for (i, c) in text.char_indices().skip(1) {
+        assert!(!c.is_control(), "{text:?}");
+        match c {
+            '"' if !escaped => return &text[i + 1..],
+            _ => escaped = c == '\\' && !escaped,
+        }
+    }
+    panic!("no string: {text}")
+}
+
+#[test]
+fn strange_names_are_quoted() {
+    let f = Folder::new("quoted");
+    let graph = f.graph("g.rlx", r#"graph "a\u{0}\"\\\n<b>" { input x: f32[1] output y = x }"#);
+    is_dot(&works(&["inspect", &graph, "--format", "dot"]));
+    let json: serde_json::Value =
+        serde_json::from_str(&works(&["inspect", &graph, "--format", "json"])).unwrap();
+    assert_eq!(json["name"], "a\0\"\\\n<b>");
 }
 
 #[test]
@@ -193,6 +185,12 @@ fn bad_calls_are_exit_code_2() {
     fails(&["run", "examples/xor.rlx", "--in", "x.npz"], 2, "safetensors");
     fails(&["inspect", "examples/xor.rlx", "--stage", "plan"], 2, "plan");
     fails(&["ops", "softmaxx"], 2, "did you mean softmax?");
+    fails(&["ops", "Softmax"], 2, "did you mean softmax?");
+    fails(&["ops", ""], 2, "no op \"\"");
+    fails(&["ops", "\u{1b}[2J\n"], 2, "no op");
+    fails(&["run", ""], 2, "GRAPH");
+    // A missing input is told before the file of the weights is missed.
+    fails(&["run", "examples/iris.rlx"], 2, "missing input x (f32[batch, 4])");
     let f = Folder::new("missing");
     let graph = f.graph("g.rlx", "graph g { input x: f32[2] param w: f32[] y = mul(x, w) output y = y }");
     fails(&["run", &graph], 2, "missing input x (f32[2]), param w (f32[]): give them with --in FILE");
@@ -222,6 +220,12 @@ fn everything_else_is_exit_code_1() {
         1,
         "folder.safetensors: ",
     );
+    let clash = "graph g { param w: f32[] diff = 2 output loss = w output grad.w = w }";
+    fails(&["run", &f.graph("clash.rlx", clash), "--grad"], 1, "E0112: the gradient of \"w\" would be");
+    let unbound = "graph g { dim m <= 9 y = iota() {shape: [m], axis: 0, dtype: i64} output y = y }";
+    fails(&["run", &f.graph("unbound.rlx", unbound)], 1, "E0402 in iota: symbol `m` has no value");
+    let missing = "graph g { param x: f32[1] = [0] y = all_reduce(x) output y = y }";
+    fails(&["run", &f.graph("attr.rlx", missing)], 1, "is missing (sum | mean | max | min)");
     let graph = f.graph("nodiff.rlx", "graph g { param x: f32[] = 1 output loss = x }");
     fails(&["run", &graph, "--grad"], 1, "marked `diff`");
     let graph = f.graph("axes.rlx", "graph g { param x: f32[1] diff = [1] output loss = x }");

@@ -4,7 +4,7 @@
 use rlx_ir::func::PortKind;
 use rlx_ir::op::{Arity, OpDef};
 use rlx_ir::sample::{Arg, ArgType, Fill, Rng, SampleKind};
-use rlx_ir::{DType, Dim, Func, Graph, Result, Tensor, Type, Var, dim};
+use rlx_ir::{Bindings, DType, Dim, Func, Graph, Result, Tensor, Type, Var, dim};
 
 /// A random graph and the sizes that its symbols may be bound to.
 pub struct RandomGraph {
@@ -100,7 +100,7 @@ pub fn graph(seed: u64, size: usize, kind: Kind) -> Result<RandomGraph> {
         let new = match rng.below(12) {
             0 => wrapped(&g, &vars, rng),
             1 => restructured(&vars, rng),
-            _ => applied(&g, &table, &vars, rng),
+            _ => applied(&g, &table, &vars, &sizes, rng),
         };
         if !new.is_empty() {
             made += 1;
@@ -121,8 +121,21 @@ fn any<'g>(vars: &[Var<'g>], rng: &mut Rng) -> Option<Var<'g>> {
     vars.get(i as usize).copied()
 }
 
-/// A random op of the table on random values, if its rules take them.
-fn applied<'g>(g: &'g Graph, table: &[&'static OpDef], vars: &[Var<'g>], rng: &mut Rng) -> Vec<Var<'g>> {
+/// The type at the graph's sizes.
+fn at_sizes(t: &Type, sizes: &Bindings) -> Option<Type> {
+    let bound = t.shape.iter().map(|d| d.eval(sizes).ok().map(Dim::constant));
+    Some(t.with_shape(bound.collect::<Option<Vec<_>>>()?))
+}
+
+/// A random op of the table on random values, if its rules take them, also at the sizes that the graph will run at.
+fn applied<'g>(
+    g: &'g Graph,
+    table: &[&'static OpDef],
+    vars: &[Var<'g>],
+    sizes: &[(&str, i64)],
+    rng: &mut Rng,
+) -> Vec<Var<'g>> {
+    let sizes: Bindings = sizes.iter().copied().collect();
     let Some(op) = table.get(rng.below(table.len() as u64) as usize).copied() else { return Vec::new() };
     let samples = op.sample_list();
     let Some(sample) = samples.get(rng.below(samples.len() as u64) as usize) else { return Vec::new() };
@@ -142,8 +155,16 @@ fn applied<'g>(g: &'g Graph, table: &[&'static OpDef], vars: &[Var<'g>], rng: &m
         }
         let types: Vec<Option<Type>> = operands.iter().map(|o| o.map(|v| v.ty())).collect();
         let small = |t: &Type| t.numel().upper().is_some_and(|n| n <= 512);
+        let bound: Vec<Option<Type>> =
+            types.iter().map(|t| t.as_ref().and_then(|t| at_sizes(t, &sizes))).collect();
+        let Ok(bound_attrs) =
+            attrs.iter().map(|a| a.bind(&sizes)).collect::<std::result::Result<Vec<_>, _>>()
+        else {
+            continue;
+        };
+        let runs = op.infer_types(&bound_attrs, &bound, &[]).is_ok();
         match op.infer_types(attrs, &types, &[]) {
-            Ok(results) if results.iter().all(small) => {
+            Ok(results) if runs && results.iter().all(small) => {
                 return g.emit(op, attrs.clone(), operands, Vec::new());
             }
             _ => {}

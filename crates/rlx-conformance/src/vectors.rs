@@ -203,9 +203,9 @@ impl Case {
             return Err(format!("is {}{:?}, want {}", got.dtype(), got.shape(), want.ty()));
         }
         if let Some(want) = want.to_i128s() {
-            let at = got.ints().iter().zip(&want).position(|(g, w)| g != w);
-            return at.map_or(Ok(()), |i| {
-                Err(format!("element {}: {}, want {}", place(got.shape(), i), got.flat(i).i(), want[i]))
+            let mut pairs = got.ints().into_iter().zip(want).enumerate();
+            return pairs.find(|(_, (g, w))| g != w).map_or(Ok(()), |(i, (g, w))| {
+                Err(format!("element {}: {g}, want {w}", place(got.shape(), i)))
             });
         }
         let want = want.to_f64s().ok_or("a packed output")?;
@@ -218,10 +218,9 @@ impl Case {
             }
             _ => f64::INFINITY,
         };
-        let errors = got_values.iter().zip(&want).map(error).enumerate();
-        match errors.max_by(|a, b| a.1.total_cmp(&b.1)) {
-            Some((i, e)) if e > 1.0 => {
-                let (g, w) = (got_values[i], want[i]);
+        let errors = got_values.iter().zip(&want).map(|pair| (error(pair), pair)).enumerate();
+        match errors.max_by(|a, b| a.1.0.total_cmp(&b.1.0)) {
+            Some((i, (e, (g, w)))) if e > 1.0 => {
                 let at = place(got.shape(), i);
                 Err(format!(
                     "element {at}: {g:e}, want {w:e}: off by {:e}, {e:.1} times too much",

@@ -1,6 +1,6 @@
 //! Corners of differentiation and batching: control flow within control flow, state that is not a float, operands used
 //! twice, results that nobody uses. Each graph is judged by finite differences and its batched form by stacking.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_conformance::fd::Problem;
 use rlx_ir::DType::{F64, I32, I64};

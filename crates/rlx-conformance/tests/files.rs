@@ -1,5 +1,5 @@
 //! The file tests of `tests/ir`. After a change on purpose: `cargo run -p rlx-conformance --bin bless`.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_conformance::filetest;
 use rlx_ir::text::{parse, print};

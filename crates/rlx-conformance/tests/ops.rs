@@ -1,9 +1,10 @@
 //! Every op of the table, by its samples: shapes, gradients against finite differences, batching.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_conformance::fd::Problem;
 use rlx_conformance::sampled::{self, Case};
 use rlx_ir::oracle::Arr;
+use rlx_ir::quant::Scheme;
 use rlx_ir::{DType, Dim, Func, Options, Tensor, eval};
 
 /// Runs `check` on every sample and lists all that fail.
@@ -75,6 +76,17 @@ fn hvp_agrees_with_finite_differences() {
 
 /// Three different versions of a port's data: the sample's own, and two changed by rotating it.
 fn versions(t: &Tensor) -> Vec<Tensor> {
+    if let DType::Packed(scheme) = t.dtype() {
+        let values = Arr::from_tensor(t).unwrap().f64s();
+        let turned = |by: usize| {
+            let mut v: Vec<f32> = values.iter().map(|x| *x as f32).collect();
+            let by = by.min(v.len());
+            v.rotate_left(by);
+            let planes = scheme.encode(t.shape(), &v).unwrap();
+            Tensor::packed(scheme, t.shape(), planes.into_iter().map(Into::into).collect()).unwrap()
+        };
+        return vec![turned(0), turned(1), turned(2)];
+    }
     let rotate = |by: usize| -> Tensor {
         let size = t.dtype().bytes().unwrap_or(1);
         let mut bytes = t.bytes().to_vec();
@@ -87,9 +99,38 @@ fn versions(t: &Tensor) -> Vec<Tensor> {
     vec![t.clone(), rotate(1), rotate(2)]
 }
 
+/// Stacks packed tensors along a new first axis, plane by plane.
+fn stack_packed(ts: &[Tensor], scheme: Scheme) -> Tensor {
+    let first = &ts[0];
+    let shape: Vec<usize> = std::iter::once(ts.len()).chain(first.shape().iter().copied()).collect();
+    let planes = scheme.planes(first.shape()).unwrap().into_iter().enumerate().map(|(i, plane)| {
+        let all: Vec<&[u8]> = ts.iter().map(|t| &t.planes()[i][..]).collect();
+        match plane.name {
+            // One number for the whole tensor: the versions hold the same values, so it is the same for all.
+            "global" => {
+                assert!(all.iter().all(|p| *p == all[0]));
+                all[0].into()
+            }
+            // Two codes a byte, through the whole tensor: an odd number of them shifts the next member by half a byte.
+            "codes" if plane.bytes < first.len() => {
+                let nibbles =
+                    |p: &&[u8]| p.iter().flat_map(|b| [b & 15, b >> 4]).take(first.len()).collect::<Vec<_>>();
+                let codes: Vec<u8> = all.iter().flat_map(nibbles).collect();
+                codes.chunks(2).map(|c| c[0] | c.get(1).unwrap_or(&0) << 4).collect()
+            }
+            _ => all.concat().into(),
+        }
+    });
+    Tensor::packed(scheme, &shape, planes.collect()).unwrap()
+}
+
 /// Stacks tensors along a new axis.
 fn stack(ts: &[Tensor], axis: usize) -> Tensor {
     let first = &ts[0];
+    if let DType::Packed(scheme) = first.dtype() {
+        assert_eq!(axis, 0, "packed tensors are batched along axis 0");
+        return stack_packed(ts, scheme);
+    }
     let size = first.dtype().bytes().unwrap();
     let outer: usize = first.shape()[..axis].iter().product();
     let inner: usize = first.shape()[axis..].iter().product::<usize>() * size;
@@ -161,12 +202,9 @@ fn batched(f: &Func, c: &Case, ports: &[(&str, i64)], out_axis: i64) -> Result<(
 #[test]
 fn vmap_is_stacking() {
     each(DType::F64, |c| {
-        let ports: Vec<(&str, usize)> = c
-            .data
-            .iter()
-            .filter(|(_, t)| !t.dtype().is_packed())
-            .map(|(n, t)| (n.as_str(), t.shape().len()))
-            .collect();
+        // A packed tensor is batched along axis 0 only.
+        let last_axis = |t: &Tensor| if t.dtype().is_packed() { 0 } else { t.shape().len() };
+        let ports: Vec<(&str, usize)> = c.data.iter().map(|(n, t)| (n.as_str(), last_axis(t))).collect();
         // Every axis of every port alone, then all ports together at the first and at the last axis.
         for (name, rank) in &ports {
             for axis in 0..=*rank {
@@ -174,10 +212,11 @@ fn vmap_is_stacking() {
                     .map_err(|e| format!("{name} at {axis}: {e}"))?;
             }
         }
-        let packed = c.func.output_types().map_err(|e| e.to_string())?.iter().any(|t| t.dtype.is_packed());
+        let types = |t: rlx_ir::Result<Vec<rlx_ir::Type>>| t.map_err(|e| e.to_string());
+        let (ins, outs) = (types(c.func.port_types())?, types(c.func.output_types())?);
+        let packed = ins.iter().chain(&outs).any(|t| t.dtype.is_packed());
         for axis in [0, -1] {
             let all: Vec<(&str, i64)> = ports.iter().map(|(n, _)| (*n, axis)).collect();
-            // A packed result is batched along axis 0 only.
             if !all.is_empty() && (axis == 0 || !packed) {
                 batched(&c.func, c, &all, axis).map_err(|e| format!("all at {axis}: {e}"))?;
             }

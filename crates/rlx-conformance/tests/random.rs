@@ -1,10 +1,10 @@
 //! Random graphs: the verifier, the oracle, the text format and the transforms must agree on all of them.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use proptest::prelude::*;
 use rlx_conformance::fd::Problem;
 use rlx_conformance::random::{Kind, RandomGraph, graph};
-use rlx_ir::{Code, Dim, Options, Tensor, eval};
+use rlx_ir::{Dim, Options, Tensor, eval};
 
 fn make(seed: u64, size: usize, kind: Kind) -> RandomGraph {
     graph(seed, size, kind).unwrap_or_else(|e| panic!("seed {seed}: {e}"))
@@ -12,11 +12,6 @@ fn make(seed: u64, size: usize, kind: Kind) -> RandomGraph {
 
 fn refs(data: &[(String, Tensor)]) -> Vec<(&str, &Tensor)> {
     data.iter().map(|(n, t)| (n.as_str(), t)).collect()
-}
-
-/// A slice of a symbolic axis may not fit the size that the symbol has got: an error of the run, not of the graph.
-fn only_too_small<T>(out: &rlx_ir::Result<T>) -> bool {
-    matches!(out, Err(e) if matches!(e.code(), Code::Size | Code::Unbound))
 }
 
 proptest! {
@@ -41,9 +36,7 @@ proptest! {
         // The oracle refuses a result whose shape is not the inferred one.
         let r = make(seed, 12, Kind::Any);
         let data = r.data(seed).unwrap();
-        let out = eval(&r.func, &refs(&data), &Options::default());
-        prop_assume!(!only_too_small(&out));
-        out.unwrap();
+        eval(&r.func, &refs(&data), &Options::default()).unwrap();
     }
 
     #[test]
@@ -52,7 +45,6 @@ proptest! {
         let lean = rlx_ir::transform::dce(&r.func).unwrap();
         prop_assert_eq!(&rlx_ir::transform::dce(&lean).unwrap(), &lean);
         let data = r.data(seed).unwrap();
-        prop_assume!(!only_too_small(&eval(&r.func, &refs(&data), &Options::default())));
         let run = |f| -> Vec<Vec<u64>> {
             let out = eval(f, &refs(&data), &Options::default()).unwrap();
             out.iter().map(|(_, a)| a.f64s().iter().map(|x| x.to_bits()).collect()).collect()

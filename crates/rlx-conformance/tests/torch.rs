@@ -1,5 +1,5 @@
 //! The oracle and its gradients against PyTorch.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_conformance::vectors::{self, Case};
 use rlx_ir::attr::AttrValue;

@@ -114,7 +114,7 @@ impl AttrKind {
             AttrKind::Float => "float".into(),
             AttrKind::Bool => "bool".into(),
             AttrKind::Text => "text".into(),
-            AttrKind::Word(w) => w.join(" \\| "),
+            AttrKind::Word(w) => w.join(" | "),
             AttrKind::Ints => "integers".into(),
             AttrKind::Floats => "floats".into(),
             AttrKind::Dim => "size".into(),

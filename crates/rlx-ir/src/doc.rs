@@ -21,7 +21,7 @@ pub fn signature(op: &OpDef) -> String {
         .iter()
         .map(|a| match default(a) {
             Some(d) => format!("{}: {d}", a.name),
-            None => format!("{}: ‹{}›", a.name, a.kind.words().replace("\\|", "|")),
+            None => format!("{}: ‹{}›", a.name, a.kind.words()),
         })
         .collect();
     let mut out = format!("{} = {}({})", op.results.join(", "), op.name, operands.join(", "));
@@ -125,7 +125,9 @@ fn write_page(out: &mut String, op: &OpDef) -> std::fmt::Result {
         writeln!(out, "| attribute | holds | default |\n|---|---|---|")?;
         for a in op.attrs {
             let default = default(a).map_or(String::new(), |d| format!("`{d}`"));
-            writeln!(out, "| `{}` | {} | {default} |", a.name, a.kind.words())?;
+            // A bare bar would end the cell.
+            let holds = a.kind.words().replace('|', "\\|");
+            writeln!(out, "| `{}` | {holds} | {default} |", a.name)?;
         }
         writeln!(out)?;
     }

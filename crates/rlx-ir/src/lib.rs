@@ -27,6 +27,8 @@
 //! # Ok::<(), rlx_ir::Error>(())
 //! ```
 
+#![forbid(unsafe_code)]
+
 pub mod attr;
 pub mod dim;
 pub mod doc;

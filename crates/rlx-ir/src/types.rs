@@ -43,6 +43,19 @@ impl Type {
         Type { dtype, shape: self.shape.clone() }
     }
 
+    /// The shape without its last `n` axes.
+    pub fn leading(&self, n: usize) -> &[Dim] {
+        self.shape.get(..self.rank().saturating_sub(n)).unwrap_or_default()
+    }
+
+    /// With another size at one axis, if there is such an axis.
+    pub fn with_axis(mut self, axis: usize, size: Dim) -> Type {
+        if let Some(d) = self.shape.get_mut(axis) {
+            *d = size;
+        }
+        self
+    }
+
     /// The same dtype with another shape.
     pub fn with_shape(&self, shape: impl Into<Shape>) -> Type {
         Type { dtype: self.dtype, shape: shape.into() }

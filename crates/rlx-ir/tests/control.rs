@@ -1,5 +1,5 @@
 //! Control flow, checkpoints and custom gradients through the builder: values, gradients, batching.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_ir::DType::{F64, I32};
 use rlx_ir::transform::{hvp, jvp, vjp, vmap};

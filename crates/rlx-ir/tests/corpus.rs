@@ -1,7 +1,7 @@
 //! The seeds and findings of the fuzzer, and what they become when bytes change: each fails to parse with an error, or
 //! means what its printed form means.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_ir::sample::Rng;
 use rlx_ir::text::{parse, print};

@@ -1,5 +1,5 @@
 //! The laws of symbolic dimensions, on chosen cases and on random ones.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::HashSet;
 

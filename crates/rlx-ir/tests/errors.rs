@@ -1,5 +1,5 @@
 //! Errors of the builder: the code, the op, the operand, the axis, the constraint and the caller's line.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_ir::{Code, DType::*, Dim, Graph, Loc, dim};
 

@@ -1,5 +1,5 @@
 //! No attribute and no shape makes the builder panic: every op, with the values of its samples replaced by bad ones.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_ir::attr::AttrValue;
 use rlx_ir::op::Meaning;

@@ -1,5 +1,5 @@
 //! Products and indexing against values worked out by hand.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_ir::ops::scatter::ScatterMode;
 use rlx_ir::{DType, Graph, Options, Tensor, Var, dim, eval};

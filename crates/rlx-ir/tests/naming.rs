@@ -1,5 +1,5 @@
 //! The names that transforms take and give: what is named twice, taken, foreign or unknown is an error.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_ir::DType::{F64, I32};
 use rlx_ir::transform::{hvp, jvp, vjp, vmap};

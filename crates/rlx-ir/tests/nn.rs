@@ -1,5 +1,5 @@
 //! Norms, losses, rope and attention: values from PyTorch, laws, symbolic sizes, and what is refused.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_ir::ops::attention::{Attention, AttentionGrad};
 use rlx_ir::ops::loss::{DivergenceReduction, Reduction};

@@ -1,5 +1,5 @@
 //! The oracle: where it rounds, and where it stops.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_ir::DType::{BF16, F64};
 use rlx_ir::func::PortKind;

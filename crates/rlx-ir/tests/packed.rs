@@ -1,5 +1,5 @@
 //! Products with packed weights, for every scheme.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_ir::quant::{Decode, Scheme};
 use rlx_ir::sample::Rng;

@@ -1,5 +1,5 @@
 //! Element-wise ops, reductions and running totals against PyTorch, special values and ties included.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_ir::transform::vjp;
 use rlx_ir::{DType, Graph, Options, Tensor, Var, dim, eval};

@@ -1,7 +1,7 @@
 //! Quantisation against ml_dtypes and gguf (`vectors/quant`, written by `scripts/vectors_quant.py`), and against
 //! its own promises.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail the test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
 //! Random numbers: which bits go where, and whether they are distributed as they should be.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_ir::ops::random::philox;
 use rlx_ir::{DType, Graph, Options, Tensor, Var, eval};

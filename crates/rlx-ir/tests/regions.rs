@@ -1,5 +1,5 @@
 //! Regions through the builder: what a closure writes is in its region, and errors in it are neither lost nor panics.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_ir::DType::{F32, F64, I32};
 use rlx_ir::func::{PortKind, Source};

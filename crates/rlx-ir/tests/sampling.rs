@@ -1,5 +1,5 @@
 //! Drawing tokens: which are candidates, how often each is drawn, and that the same seed gives the same.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_ir::ops::sample::Sample;
 use rlx_ir::{DType, Graph, Options, Tensor, eval};

@@ -1,5 +1,5 @@
 //! The state-space ops against plain loops, in pieces, and at symbolic lengths.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_ir::ops::gated_delta_net::GatedDeltaNet;
 use rlx_ir::sample::Rng;

@@ -1,5 +1,5 @@
 //! Symbolic sizes flow through products, windows, indexing and transforms, and through their gradients.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_ir::ops::conv::{Conv, ConvTranspose};
 use rlx_ir::ops::pool::{AvgPool, MaxPool};

@@ -1,5 +1,5 @@
 //! The text format: both directions, the errors, and texts that mean harm.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_ir::attr::AttrValue;
 use rlx_ir::func::{PortKind, Source};

@@ -1,5 +1,5 @@
 //! Each invariant of the verifier, broken by hand.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx_ir::func::{Def, PortKind, Source};
 use rlx_ir::verify::verify;

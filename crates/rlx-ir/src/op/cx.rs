@@ -46,7 +46,11 @@ impl Infer<'_> {
 
     /// An error that constraint `n` is broken.
     pub fn fail(&self, code: Code, n: usize, message: impl Into<String>) -> Error {
-        let e = Error::new(code, message);
+        self.breaks(n, Error::new(code, message))
+    }
+
+    /// An error, with constraint `n` as what it is about.
+    pub fn breaks(&self, n: usize, e: Error) -> Error {
         match self.def.constraints.get(n.wrapping_sub(1)) {
             Some(text) => e.constraint(n, text),
             None => e,
@@ -113,14 +117,20 @@ impl Infer<'_> {
         want.iter().enumerate().try_for_each(|(axis, d)| self.expect_dim(n, i, axis, d))
     }
 
-    /// Resolves an axis of operand `i`, which may count from the end.
-    pub fn axis(&self, i: usize, axis: i64) -> Result<usize> {
-        resolve_axis(axis, self.ty(i)?.rank()).map_err(|e| e.operand(self.def.operand_name(i)))
+    /// Resolves an axis of operand `i`, which may count from the end, or constraint `n` is broken.
+    pub fn axis(&self, n: usize, i: usize, axis: i64) -> Result<usize> {
+        self.axis_of(n, i, axis, self.ty(i)?.rank())
     }
 
-    /// Resolves axes of operand `i`.
-    pub fn axes(&self, i: usize, axes: &[i64]) -> Result<Vec<usize>> {
-        resolve_axes(axes, self.ty(i)?.rank()).map_err(|e| e.operand(self.def.operand_name(i)))
+    /// The same, for something of `rank` axes that is made from operand `i`.
+    pub fn axis_of(&self, n: usize, i: usize, axis: i64, rank: usize) -> Result<usize> {
+        resolve_axis(axis, rank).map_err(|e| self.breaks(n, e).operand(self.def.operand_name(i)))
+    }
+
+    /// Resolves axes of operand `i`, or constraint `n` is broken.
+    pub fn axes(&self, n: usize, i: usize, axes: &[i64]) -> Result<Vec<usize>> {
+        resolve_axes(axes, self.ty(i)?.rank())
+            .map_err(|e| self.breaks(n, e).operand(self.def.operand_name(i)))
     }
 
     /// The broadcast shape of all operands that are given.

@@ -282,7 +282,7 @@ ops! {
     glu: Glu(x: Float) { axis: i64 = -1 } -> y;
     constraints = ["the axis exists", "its size is even"];
     infer = |c, a| {
-        let (x, axis) = (c.ty(0)?, c.axis(0, a.axis)?);
+        let (x, axis) = (c.ty(0)?, c.axis(1, 0, a.axis)?);
         let n = c.dim(0, axis)?;
         let odd = || c.fail(Code::Dim, 2, format!("axis {axis} is {n}")).operand("x").axis(axis);
         let half = n.exact_div(&2.into()).ok_or_else(odd)?;

@@ -132,7 +132,7 @@ ops! {
     roll: Roll(x: Any) { shift: i64, axis: i64 } -> y;
     constraints = ["the axis exists", "shift is within ±2^53"];
     infer = |c, a| {
-        c.axis(0, a.axis)?;
+        c.axis(1, 0, a.axis)?;
         if a.shift.unsigned_abs() > 1 << 53 {
             return Err(c.fail(Code::Attribute, 2, format!("shift is {}", a.shift)));
         }

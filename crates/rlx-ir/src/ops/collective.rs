@@ -33,9 +33,10 @@ fn check_root(c: &Infer<'_>, root: i64, ranks: i64) -> Result<()> {
     }
 }
 
-/// The axis of x and its length divided by the number of ranks; breaks constraint 2.
+/// The axis of x and its length divided by the number of ranks; breaks constraint 2,
+/// or 3 where there is no such axis.
 fn parted(c: &Infer<'_>, axis: i64, ranks: i64) -> Result<(usize, Dim)> {
-    let axis = c.axis(0, axis)?;
+    let axis = c.axis(3, 0, axis)?;
     let d = c.dim(0, axis)?;
     let part = d.exact_div(&Dim::constant(ranks));
     part.map(|p| (axis, p)).ok_or_else(|| {
@@ -151,10 +152,10 @@ ops! {
 
     /// The tensors of all ranks, one after the other along an axis in the order of the ranks, on every rank.
     all_gather: AllGather(x: Any) { axis: i64, ranks: i64 } -> y;
-    constraints = ["ranks >= 1"];
+    constraints = ["ranks >= 1", "the axis exists"];
     infer = |c, a| {
         check_ranks(c, a.ranks)?;
-        let axis = c.axis(0, a.axis)?;
+        let axis = c.axis(2, 0, a.axis)?;
         Ok(vec![resized(c.ty(0)?, axis, c.dim(0, axis)? * a.ranks)])
     };
     collective = |xs, a| {
@@ -171,7 +172,7 @@ ops! {
 
     /// The sum over all ranks, of which rank r keeps part r of the axis.
     reduce_scatter: ReduceScatter(x: Num) { axis: i64, ranks: i64 } -> y;
-    constraints = ["ranks >= 1", "ranks divides the axis"];
+    constraints = ["ranks >= 1", "ranks divides the axis", "the axis exists"];
     infer = |c, a| {
         check_ranks(c, a.ranks)?;
         let (axis, part) = parted(c, a.axis, a.ranks)?;
@@ -233,12 +234,12 @@ ops! {
     /// Each rank cuts its tensor into equal parts along axis `split`, sends part r to rank r, and joins what it gets along
     /// axis `join`, in the order of the ranks.
     all_to_all: AllToAll(x: Any) { split: i64, join: i64, ranks: i64 } -> y;
-    constraints = ["ranks >= 1", "ranks divides the axis that is split"];
+    constraints = ["ranks >= 1", "ranks divides the axis that is split", "both axes exist"];
     infer = |c, a| {
         check_ranks(c, a.ranks)?;
         let (axis, part) = parted(c, a.split, a.ranks)?;
         let cut = resized(c.ty(0)?, axis, part);
-        let join = c.axis(0, a.join)?;
+        let join = c.axis(3, 0, a.join)?;
         let d = cut.shape.get(join).cloned().unwrap_or(Dim::constant(1)) * a.ranks;
         Ok(vec![resized(&cut, join, d)])
     };

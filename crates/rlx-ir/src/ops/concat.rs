@@ -5,19 +5,20 @@ use crate::prelude::*;
 ops! {
     /// The tensors one after the other along an axis.
     concat: Concat(xs: many Any) { axis: i64 } -> y;
-    constraints = ["there is at least one tensor", "all have the same number of axes", "all other axes agree"];
+    constraints = ["there is at least one tensor", "all have the same number of axes", "all other axes agree",
+        "the axis exists"];
     infer = |c, a| {
         let first = c.ty(0).map_err(|_| c.fail(Code::Operands, 1, "nothing to join"))?;
-        let axis = c.axis(0, a.axis)?;
-        let mut shape = first.shape.clone();
+        let axis = c.axis(4, 0, a.axis)?;
+        let mut total = c.dim(0, axis)?.clone();
         for i in 1..c.operands.len() {
             c.rank(2, i, first.rank())?;
             for k in (0..first.rank()).filter(|k| *k != axis) {
                 c.same_dim(3, (0, k), (i, k))?;
             }
-            shape[axis] = &shape[axis] + c.dim(i, axis)?;
+            total += c.dim(i, axis)?;
         }
-        Ok(vec![first.with_shape(shape)])
+        Ok(vec![first.clone().with_axis(axis, total)])
     };
     eval = |e, a| {
         let xs = e.given();
@@ -65,7 +66,7 @@ ops! {
         "the sizes add up to the axis",
     ];
     infer = |c, a| {
-        let (x, axis) = (c.ty(0)?, c.axis(0, a.axis)?);
+        let (x, axis) = (c.ty(0)?, c.axis(1, 0, a.axis)?);
         if a.sizes.is_empty() {
             return Err(c.fail(Code::Attribute, 2, "no sizes"));
         }

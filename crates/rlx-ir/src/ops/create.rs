@@ -24,7 +24,7 @@ ops! {
         if !a.dtype.is_float() && !a.dtype.is_int() {
             return Err(c.fail(Code::DType, 1, format!("{} cannot count", a.dtype)));
         }
-        resolve_axis(a.axis, a.shape.len())?;
+        resolve_axis(a.axis, a.shape.len()).map_err(|e| c.breaks(2, e))?;
         Ok(vec![Type::new(a.dtype, &a.shape[..])])
     };
     eval = |e, a| {

@@ -102,7 +102,7 @@ ops! {
     constraints = ["a and b have the same shape", "the axis exists"];
     infer = |c, a| {
         c.expect_shape(1, 1, &c.ty(0)?.shape)?;
-        c.axis(0, a.axis)?;
+        c.axis(2, 0, a.axis)?;
         Ok(vec![c.ty(0)?.clone()])
     };
     eval = |e, at| {
@@ -136,7 +136,7 @@ ops! {
     /// The running sum.
     cumsum: Cumsum(x: Num) { axis: i64, exclusive: bool = false, reverse: bool = false } -> y;
     constraints = ["the axis exists"];
-    infer = |c, a| { c.axis(0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
+    infer = |c, a| { c.axis(1, 0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
     eval = |e, a| {
         let (dtype, line) = (e.x(0)?.dtype(), Line::new(a.axis, a.exclusive, a.reverse));
         let zero = if dtype.is_float() { Num::F(0.0) } else { Num::I(0) };
@@ -154,7 +154,7 @@ ops! {
     /// The running product. The gradient is exact also where elements are 0.
     cumprod: Cumprod(x: Num) { axis: i64, exclusive: bool = false, reverse: bool = false } -> y;
     constraints = ["the axis exists"];
-    infer = |c, a| { c.axis(0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
+    infer = |c, a| { c.axis(1, 0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
     eval = |e, a| {
         let (dtype, line) = (e.x(0)?.dtype(), Line::new(a.axis, a.exclusive, a.reverse));
         let one = if dtype.is_float() { Num::F(1.0) } else { Num::I(1) };
@@ -181,7 +181,7 @@ ops! {
     /// The gradient goes to the element that set the maximum, the latest of equal ones.
     cummax: Cummax(x: Num) { axis: i64, exclusive: bool = false, reverse: bool = false } -> y;
     constraints = ["the axis exists"];
-    infer = |c, a| { c.axis(0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
+    infer = |c, a| { c.axis(1, 0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
     eval = |e, a| {
         let (dtype, line) = (e.x(0)?.dtype(), Line::new(a.axis, a.exclusive, a.reverse));
         let nothing = dtype.int_range().map_or(Num::F(f64::NEG_INFINITY), |r| Num::I(r.0));
@@ -204,7 +204,7 @@ ops! {
     /// The gradient goes to the element that set the minimum, the latest of equal ones.
     cummin: Cummin(x: Num) { axis: i64, exclusive: bool = false, reverse: bool = false } -> y;
     constraints = ["the axis exists"];
-    infer = |c, a| { c.axis(0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
+    infer = |c, a| { c.axis(1, 0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
     eval = |e, a| {
         let (dtype, line) = (e.x(0)?.dtype(), Line::new(a.axis, a.exclusive, a.reverse));
         let nothing = dtype.int_range().map_or(Num::F(f64::INFINITY), |r| Num::I(r.1));
@@ -226,7 +226,7 @@ ops! {
     /// The running ln Σ eˣ, without overflow; −∞ for nothing. Where a total is −∞ its gradient is 0.
     logcumsumexp: Logcumsumexp(x: Float) { axis: i64, exclusive: bool = false, reverse: bool = false } -> y;
     constraints = ["the axis exists"];
-    infer = |c, a| { c.axis(0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
+    infer = |c, a| { c.axis(1, 0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
     eval = |e, a| {
         let line = Line::new(a.axis, a.exclusive, a.reverse);
         Ok(vec![running(e, &line, Num::F(f64::NEG_INFINITY), |t, x| {

@@ -37,8 +37,8 @@ ops! {
     ///
     /// x is `[.., k]`; W is `[k, n]`, for the ggml kinds `[n, k]`; the result is `[.., n]`. With `transpose` it is
     /// x `[.., n]` times Wᵀ and gives `[.., k]`: the gradient to x. A W of more than two axes is a batch of matrices,
-    /// whose leading axes broadcast against those of x as in `matmul`. Codes and scales that are NaN or infinite count as
-    /// 0. Products are added up in f32 (f64 for an x of f64). There is no gradient to the codes.
+    /// whose leading axes broadcast against those of x as in `matmul`. Elements and scales in fp8 (and powers of two)
+    /// that are NaN or infinite count as 0, as in `dequantize` with `finite`; a scale in f32 or f16 counts as it is. Products are added up in f32 (f64 for an x of f64). There is no gradient to the codes.
     dequant_matmul: DequantMatmul(x: Float, w: Packed, bias: opt Float) { transpose: bool = false } -> y;
     constraints = scheme_rules!("x has an axis, and two if w is a batch; w has at least two",
         "the last axis of x is the inner axis of w", "bias is [the outer axis of w]",
@@ -53,13 +53,12 @@ ops! {
         if c.opt(2).is_some() {
             c.expect_shape(5, 2, std::slice::from_ref(&n))?;
         }
-        let own = x.rank() - 1;
         let shape = if w.rank() == 2 {
-            x.shape[..own].iter().cloned().chain([n]).collect::<Shape>()
+            x.leading(1).iter().cloned().chain([n]).collect::<Shape>()
         } else {
-            let lead = broadcast(&x.shape[..own - 1], &w.shape[..w.rank() - 2]);
+            let lead = broadcast(x.leading(2), w.leading(2));
             let lead = lead.map_err(|e| c.fail(Code::Broadcast, 6, e.message()).operand("w"))?;
-            lead.into_iter().chain([x.shape[own - 1].clone(), n]).collect()
+            lead.into_iter().chain([c.dim(0, x.rank() - 2)?.clone(), n]).collect()
         };
         Ok(vec![x.with_shape(shape)])
     };
@@ -121,7 +120,7 @@ ops! {
         c.rank_at_least(3, 0, 1)?;
         let (k, n) = sizes(c, 1, scheme, a.transpose)?;
         check_inner(c, 4, &k)?;
-        let lead = &x.shape[..x.rank() - 1];
+        let lead = x.leading(1);
         c.expect_shape(5, 2, lead)?;
         if c.opt(3).is_some() {
             c.expect_shape(6, 3, &[c.dim(1, 0)?.clone(), n.clone()])?;

@@ -42,20 +42,21 @@ fn pick<T: Copy>(v: &[T], at: &[usize]) -> Vec<T> {
 
 /// The gradient of a `dot_general` with respect to operand `i` (0 or 1), in the axis order of that operand.
 fn grad<'g>(c: &VjpCx<'g>, a: &DotGeneral, i: usize) -> Result<Var<'g>> {
-    let r = Roles::new(a, [c.x(0).rank(), c.x(1).rank()])?;
-    let [own, other] = [i, 1 - i];
-    let batch = r.batch[0].len();
-    let first_free = batch + if i == 0 { r.free[0].len() } else { 0 };
-    let of_dy = ints(first_free..first_free + r.free[other].len());
-    let (of_other, batches) = (ints(r.free[other].iter().copied()), ints(0..batch));
-    let d = c.dy(0).dot_general(c.x(other), of_dy, of_other, batches, ints(r.batch[other].iter().copied()));
+    let Roles { contract, batch, free } = Roles::new(a, [c.x(0).rank(), c.x(1).rank()])?;
+    // What is known of the operand itself first, then of the other one.
+    let turn = |[x, y]: [Vec<usize>; 2]| if i == 0 { [x, y] } else { [y, x] };
+    let [[own_contract, contract], [own_batch, batch], [own_free, free]] = [contract, batch, free].map(turn);
+    let first_free = batch.len() + if i == 0 { own_free.len() } else { 0 };
+    let of_dy = ints(first_free..first_free + free.len());
+    let batches = ints(0..batch.len());
+    let d = c.dy(0).dot_general(c.x(1 - i), of_dy, ints(free), batches, ints(batch));
     // The axes of d: batch, own free axes, then the contracted ones in the order in which the other operand
     // has them.
     let mut pairs: Vec<(usize, usize)> =
-        r.contract[other].iter().copied().zip(r.contract[own].iter().copied()).collect();
+        contract.into_iter().zip(own_contract).collect();
     pairs.sort_unstable();
     let order: Vec<usize> =
-        r.batch[own].iter().chain(&r.free[own]).copied().chain(pairs.iter().map(|p| p.1)).collect();
+        own_batch.into_iter().chain(own_free).chain(pairs.iter().map(|p| p.1)).collect();
     let mut back = vec![0i64; order.len()];
     for (from, to) in order.iter().enumerate() {
         if let Some(slot) = back.get_mut(*to) {
@@ -139,10 +140,7 @@ ops! {
         }
         for (i, named) in [(0, [&a.batch_x, &a.contract_x]), (1, [&a.batch_y, &a.contract_y])] {
             let all: Vec<i64> = named.into_iter().flatten().copied().collect();
-            c.axes(i, &all).map_err(|e| match c.def.constraints.get(1) {
-                Some(text) => e.constraint(2, text),
-                None => e,
-            })?;
+            c.axes(2, i, &all)?;
         }
         let r = Roles::new(a, [x.rank(), y.rank()])?;
         for (i, j) in r.contract[0].iter().zip(&r.contract[1]) {
@@ -246,7 +244,7 @@ ops! {
             let text = format!("axis {ky} of y is {dy}, but axis {kx} of x is {dx}");
             return Err(c.fail(Code::Dim, 2, text).operand("y").axis(ky));
         }
-        let lead = |t: &Type| t.shape[..t.rank().saturating_sub(2)].to_vec();
+        let lead = |t: &Type| t.leading(2).to_vec();
         let mut shape = broadcast(&lead(x), &lead(y)).map_err(|e| {
             c.fail(Code::Broadcast, 3, e.message()).operand("y").axis(e.bad_axis().unwrap_or(0))
         })?;

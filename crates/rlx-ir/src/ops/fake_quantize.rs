@@ -20,11 +20,12 @@ ops! {
     /// learnt too.
     fake_quantize: FakeQuantize(x: Float, scale: Float, zero_point: opt Float)
         with { lo: i64 = -128, hi: i64 = 127, axis: Option<i64> = None } -> y;
-    constraints = ["scale has no axes, or the length of the axis", "zero_point has the shape of scale", "lo < hi"];
+    constraints = ["scale has no axes, or the length of the axis", "zero_point has the shape of scale", "lo < hi",
+        "the axis exists"];
     infer = |c, a| {
         let want = match a.axis {
             None => Shape::new(),
-            Some(axis) => vec![c.dim(0, c.axis(0, axis)?)?.clone()],
+            Some(axis) => vec![c.dim(0, c.axis(4, 0, axis)?)?.clone()],
         };
         c.expect_shape(1, 1, &want)?;
         if c.opt(2).is_some() {
@@ -36,15 +37,16 @@ ops! {
         Ok(vec![c.ty(0)?.clone()])
     };
     body = |c, a| {
-        let x = c.x(0);
-        let scale = spread(c.x(1), x, a.axis, 0)?;
-        let zero = c.opt(2).map(|z| spread(z, x, a.axis, 0)).transpose()?;
+        // Codes can be wider than a narrow float.
+        let x = c.x(0).wide();
+        let scale = spread(c.x(1).wide(), x, a.axis, 0)?;
+        let zero = c.opt(2).map(|z| spread(z.wide(), x, a.axis, 0)).transpose()?;
         let q = (x / scale).round_through();
         let q = zero.map_or(q, |z| q + z);
         // The ends of the range are codes like any other, but `clamp` would stop the gradient there.
         let inside = q.greater_equal(a.lo as f64).and(q.less_equal(a.hi as f64));
         let q = inside.select(q, q.clamp(a.lo as f64, a.hi as f64));
-        Ok(vec![zero.map_or(q, |z| q - z) * scale])
+        Ok(vec![(zero.map_or(q, |z| q - z) * scale).to(c.x(0).dtype())])
     };
     samples = |s| {
         let per = |axis| FakeQuantize { lo: -8, hi: 7, axis };

@@ -76,15 +76,14 @@ ops! {
     rfft: Rfft(x: Float) { axis: i64 = -1 } -> y;
     constraints = ["the axis exists and is not empty"];
     infer = |c, a| {
-        let (x, axis) = (c.ty(0)?, c.axis(0, a.axis)?);
+        let (x, axis) = (c.ty(0)?, c.axis(1, 0, a.axis)?);
         let n = c.dim(0, axis)?;
         if n.upper().is_none_or(|u| u < 1) {
             return Err(c.fail(Code::Size, 1, "nothing to transform").operand("x").axis(axis));
         }
-        let mut shape = x.shape.clone();
-        shape[axis] = n.floor_div(2) + 1;
-        shape.push(Dim::constant(2));
-        Ok(vec![x.with_shape(shape)])
+        let mut y = x.clone().with_axis(axis, n.floor_div(2) + 1);
+        y.shape.push(Dim::constant(2));
+        Ok(vec![y])
     };
     body = |c, a| {
         let x = c.x(0).move_axis(a.axis, -1);

@@ -149,7 +149,7 @@ ops! {
     constraints = ["the axis exists"];
     infer = |c, a| {
         let (x, indices) = (c.ty(0)?, c.ty(1)?);
-        let axis = c.axis(0, a.axis)?;
+        let axis = c.axis(1, 0, a.axis)?;
         Ok(vec![x.with_shape(gathered(&x.shape, &indices.shape, axis))])
     };
     eval = |e, a| {
@@ -216,7 +216,7 @@ ops! {
     infer = |c, a| {
         c.rank_at_least(1, 0, 1)?;
         c.rank(1, 1, c.ty(0)?.rank())?;
-        within_x(c, 3, 1, c.axis(0, a.axis)?)?;
+        within_x(c, 3, 1, c.axis(2, 0, a.axis)?)?;
         Ok(vec![c.ty(0)?.with_shape(c.ty(1)?.shape.clone())])
     };
     body = |c, a| {

@@ -214,19 +214,20 @@ ops! {
         Ok([y, mean.reshape(flat.clone()), var.reshape(flat)].map(|v| v.to(dtype)).into())
     };
     vjp = |c, a| {
-        let x = c.x(0);
-        let [mut dx, dgamma, dbeta] = x.batch_norm_grad(c.dy(0), c.opt(1), a.eps);
+        let [dx, dgamma, dbeta] = c.x(0).batch_norm_grad(c.dy(0), c.opt(1), a.eps);
+        let (x, mut dx) = (c.x(0).wide(), dx.wide());
         // The statistics depend on x too, where somebody differentiates them.
         let axes = all_but_channels(x);
         let n: Shape = axes.iter().map(|i| x.dim(*i)).collect();
         let n = x.size_scalar(&product(&n));
-        let reached = |i: usize| per_channel(c.cts.get(i).copied().flatten(), x);
+        let reached = |i: usize| per_channel(c.cts.get(i).copied().flatten().map(Var::wide), x);
         if let Some(dmean) = reached(1) {
             dx = dx + dmean / n;
         }
         if let Some(dvar) = reached(2) {
             dx = dx + (x - x.mean(axes, true)) * (dvar * 2.0 / n);
         }
+        let dx = dx.to(c.x(0).dtype());
         Ok([Some(dx), c.opt(1).map(|_| dgamma), c.opt(2).map(|_| dbeta)].into())
     };
     onnx = ["BatchNormalization"];

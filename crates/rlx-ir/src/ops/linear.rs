@@ -148,8 +148,7 @@ fn diagonal<'g>(x: Var<'g>, i: usize, j: usize) -> Var<'g> {
 /// Without repeated axes, and without those of size 1 that stand for a longer one.
 fn simplified<'g>(mut x: Var<'g>, mut labels: Vec<Label>, sum: &Sum) -> (Var<'g>, Vec<Label>) {
     let mut j = 0;
-    while j < labels.len() {
-        let l = labels[j];
+    while let Some(l) = labels.get(j).copied() {
         match labels.iter().take(j).position(|m| *m == l) {
             Some(i) => {
                 x = diagonal(x, i, j);
@@ -167,7 +166,7 @@ fn simplified<'g>(mut x: Var<'g>, mut labels: Vec<Label>, sum: &Sum) -> (Var<'g>
 
 /// Summed over the axes whose labels are not needed.
 fn reduced<'g>(x: Var<'g>, labels: &[Label], needed: impl Fn(Label) -> bool) -> (Var<'g>, Vec<Label>) {
-    let gone: Vec<i64> = (0..labels.len()).filter(|i| !needed(labels[*i])).map(|i| i as i64).collect();
+    let gone: Vec<i64> = (0i64..).zip(labels).filter(|(_, l)| !needed(**l)).map(|(i, _)| i).collect();
     let left = labels.iter().copied().filter(|l| needed(*l)).collect();
     (if gone.is_empty() { x } else { x.sum(gone, false) }, left)
 }
@@ -311,9 +310,9 @@ ops! {
     lora_matmul: LoraMatmul(x: Float, w: Float, a: Float, b: Float) { scale: f64 = 1.0 } -> y;
     constraints = [
         "x has at least one axis", "w, a and b have two axes", "w and a have as many rows as x has columns",
-        "b has as many rows as a has columns", "b has as many columns as w",
+        "b has as many rows as a has columns", "b has as many columns as w", "scale is finite",
     ];
-    infer = |c, _| {
+    infer = |c, a| {
         c.rank_at_least(1, 0, 1)?;
         (1..4).try_for_each(|i| c.rank(2, i, 2))?;
         let (x, last) = (c.ty(0)?, c.ty(0)?.rank() - 1);
@@ -321,6 +320,9 @@ ops! {
         c.same_dim(3, (0, last), (2, 0))?;
         c.same_dim(4, (2, 1), (3, 0))?;
         let n = c.same_dim(5, (1, 1), (3, 1))?;
+        if !a.scale.is_finite() {
+            return Err(c.fail(Code::Attribute, 6, format!("scale is {}", a.scale)));
+        }
         Ok(vec![x.with_shape(x.shape.iter().take(last).cloned().chain([n]).collect::<Shape>())])
     };
     body = |c, at| {

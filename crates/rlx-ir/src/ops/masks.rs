@@ -63,7 +63,7 @@ ops! {
     constraints = ["the axis exists in the result", "depth is not negative", "dtype is not packed"];
     infer = |c, a| {
         let x = c.ty(0)?;
-        let axis = resolve_axis(a.axis, x.rank() + 1).map_err(|e| e.operand("indices"))?;
+        let axis = c.axis_of(1, 0, a.axis, x.rank() + 1)?;
         if a.depth.upper().is_none_or(|u| u < 0) {
             return Err(c.fail(Code::Attribute, 2, format!("depth is {}", a.depth)));
         }

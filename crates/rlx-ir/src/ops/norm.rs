@@ -205,7 +205,7 @@ ops! {
     l2_normalize: L2Normalize(x: Float) { axis: i64 = -1, eps: f64 = 1e-12 } -> y;
     constraints = ["the axis exists", "eps is finite and not negative"];
     infer = |c, a| {
-        c.axis(0, a.axis)?;
+        c.axis(1, 0, a.axis)?;
         check_eps(c, 2, a.eps)?;
         Ok(vec![c.ty(0)?.clone()])
     };

@@ -135,12 +135,12 @@ ops! {
     ];
     infer = |c, a| pool!(a).infer(c);
     body = |c, a| {
-        let (x, p) = (c.x(0), pool!(a));
+        let (x, p, dtype) = (c.x(0).wide(), pool!(a), c.x(0).dtype());
         let sum = p.reduce(x, WindowKind::Sum, p.lo.clone(), p.hi_reached.clone());
         let padded = p.lo.iter().chain(&p.hi).any(|n| *n != 0);
         if p.hi == p.hi_reached && (a.count_include_pad || !padded) {
             let area: Dim = p.kernel.iter().copied().product();
-            return Ok(vec![sum / x.size_scalar(&area)]);
+            return Ok(vec![(sum / x.size_scalar(&area)).to(dtype)]);
         }
         // How many elements count in each window: the same sums over ones.
         let spatial: Shape = x.shape().into_iter().skip(x.rank() - p.kernel.len()).collect();
@@ -152,7 +152,7 @@ ops! {
             (spatial, p.lo.clone(), p.hi_reached.clone())
         };
         let count = p.reduce(c.g.full(x.dtype(), &sizes, 1.0), WindowKind::Sum, lo, hi);
-        Ok(vec![sum / count])
+        Ok(vec![(sum / count).to(dtype)])
     };
     vmap = |c, _| Ok(c.again(c.attrs.clone(), c.operands.clone()));
     onnx = ["AveragePool", "GlobalAveragePool"];

@@ -37,7 +37,8 @@ pub(crate) fn quant_error(e: QuantError) -> Error {
     Error::new(Code::Quant, e.to_string())
 }
 
-/// Checks scale (operand 1) and zero point (operand 2) of linear quantisation against x, as constraints 1 to 3.
+/// Checks scale (operand 1) and zero point (operand 2) of linear quantisation against x, as constraints 1 to 3, and the axis
+/// as constraint 5.
 fn check_linear(c: &Infer<'_>, axis: Option<i64>, block: i64) -> Result<()> {
     let x = c.ty(0)?;
     if block < 0 || (block > 0 && axis.is_none()) {
@@ -46,7 +47,7 @@ fn check_linear(c: &Infer<'_>, axis: Option<i64>, block: i64) -> Result<()> {
     let want = match axis {
         None => Shape::new(),
         Some(axis) => {
-            let k = c.axis(0, axis)?;
+            let k = c.axis(5, 0, axis)?;
             let d = c.dim(0, k)?.clone();
             match block {
                 0 => vec![d],
@@ -119,9 +120,9 @@ ops! {
         s.rough("empty", scheme("packed<int8:4>"), [f([0, 3])]);
     };
 
-    /// The numbers that a packed tensor stands for. With `finite`, an fp8 element or a block scale that is NaN or
-    /// infinite counts as 0, as in a matmul; without it, codes are decoded as stored. Values are f32, then rounded to
-    /// `dtype`.
+    /// The numbers that a packed tensor stands for. With `finite`, an element or a block scale in fp8 (or a power
+    /// of two) that is NaN or infinite counts as 0, as in a matmul; scales in f32 and f16 count as they are. Without it,
+    /// codes are decoded as stored. Values are f32, then rounded to `dtype`.
     dequantize: Dequantize(w: Packed) { dtype: DType = DType::F32, finite: bool = false } -> y;
     constraints = scheme_rules!("dtype is a float");
     infer = |c, a| {
@@ -161,7 +162,7 @@ ops! {
         with { axis: Option<i64> = None, block: i64 = 0, dtype: DType = DType::I8 } -> y;
     constraints = ["scale has no axes, or the length of the axis, or x's shape with the axis in blocks",
         "block >= 0, and a block needs an axis", "zero_point has the shape of scale and the dtype of the result",
-        "dtype is an integer or fp8"];
+        "dtype is an integer or fp8", "the axis exists"];
     infer = |c, a| {
         check_linear(c, a.axis, a.block)?;
         if !a.dtype.is_int() && !matches!(a.dtype, DType::F8E4M3 | DType::F8E5M2) {
@@ -205,7 +206,7 @@ ops! {
         with { axis: Option<i64> = None, block: i64 = 0 } -> y;
     constraints = ["scale has no axes, or the length of the axis, or x's shape with the axis in blocks",
         "block >= 0, and a block needs an axis", "zero_point has the shape of scale and the dtype of x",
-        "x is an integer or fp8"];
+        "x is an integer or fp8", "the axis exists"];
     infer = |c, a| {
         check_linear(c, a.axis, a.block)?;
         let x = c.ty(0)?;

@@ -27,7 +27,7 @@ fn seeded(c: &Infer<'_>, i: usize, shape: &[Dim]) -> Result<Shape> {
             .fail(Code::DType, 1, format!("the seed is {}", seed.dtype))
             .operand(c.def.operand_name(i)));
     }
-    Ok(seed.shape[..seed.rank() - 1].iter().chain(shape).cloned().collect())
+    Ok(seed.leading(1).iter().chain(shape).cloned().collect())
 }
 
 /// The result type of random floats.

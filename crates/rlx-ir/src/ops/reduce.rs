@@ -3,7 +3,7 @@
 use crate::prelude::*;
 
 fn reduced(c: &Infer<'_>, axes: &[i64], keep: bool) -> Result<Shape> {
-    let (x, axes) = (c.ty(0)?, c.axes(0, axes)?);
+    let (x, axes) = (c.ty(0)?, c.axes(1, 0, axes)?);
     let keep_axis = |(i, d): (usize, &Dim)| match axes.contains(&i) {
         true => keep.then_some(Dim::constant(1)),
         false => Some(d.clone()),
@@ -60,8 +60,9 @@ pub(crate) fn count<'g>(x: Var<'g>, axes: &[i64]) -> Result<Var<'g>> {
 /// The gradient of a reduction that picks elements: spread evenly over the elements that equal the result.
 fn to_equal<'g>(c: &VjpCx<'g>, axes: &[i64]) -> Result<Var<'g>> {
     let x = c.x(0);
-    let hit = x.equal(restore(c.y(0), x, axes)?).cast(x.dtype());
-    Ok(restore(c.dy(0), x, axes)? / hit.sum(axes.to_vec(), true) * hit)
+    let dy = restore(c.dy(0), x, axes)?.wide();
+    let hit = x.equal(restore(c.y(0), x, axes)?).cast(dy.dtype());
+    Ok((dy / hit.sum(axes.to_vec(), true) * hit).to(x.dtype()))
 }
 
 /// The position along an axis of the element that beats those before it; NaN beats every number.
@@ -122,10 +123,13 @@ ops! {
     mean: Mean(x: Float) { axes: Vec<i64>, keep: bool = false } -> y;
     constraints = ["each axis exists and is named once"];
     infer = |c, a| over_axes(c, &a.axes, a.keep);
-    body = |c, a| Ok(vec![c.x(0).sum(a.axes.clone(), a.keep) / count(c.x(0), &a.axes)?]);
+    body = |c, a| {
+        let x = c.x(0).wide();
+        Ok(vec![(x.sum(a.axes.clone(), a.keep) / count(x, &a.axes)?).to(c.x(0).dtype())])
+    };
     vjp = |c, a| {
-        let dy = c.dy(0) / count(c.x(0), &a.axes)?;
-        Ok([restore(dy, c.x(0), &a.axes)?.broadcast_like(c.x(0))].into())
+        let dy = c.dy(0).wide() / count(c.x(0).wide(), &a.axes)?;
+        Ok([restore(dy.to(c.x(0).dtype()), c.x(0), &a.axes)?.broadcast_like(c.x(0))].into())
     };
     vmap = |c, a| Ok(vec![c.x(0).mean(c.shift_all(0, &a.axes)?, a.keep)]);
     onnx = ["ReduceMean"];

@@ -36,6 +36,8 @@ fn table_rows<'g>(x: Var<'g>, rows: &Dim, positions: Option<Var<'g>>) -> Var<'g>
         p.rem(n)
     };
     match positions {
+        // A u64 may exceed every signed integer: its remainder does not.
+        Some(p) if p.dtype() == DType::U64 => count(p),
         Some(p) => count(p.to(index_dtype(p.dtype()))),
         None => count(g.iota(vec![x.dim(1)], 0, DType::I32)),
     }

@@ -67,6 +67,15 @@ fn frequencies(a: &RopeTable) -> (Vec<f64>, f64) {
     (scaled, magnitude)
 }
 
+/// Positions below this times a number of 8 bits is exact in f32, which has 24.
+const PART: f64 = 65536.0;
+
+/// The nearest number of 8 significant bits.
+fn eight_bits(x: f64) -> f64 {
+    let unit = 2f64.powi(x.abs().log2().floor().max(-100.0) as i32 - 7);
+    (x / unit).round() * unit
+}
+
 /// The constraint on a count that becomes a table's width.
 fn check_columns(c: &Infer<'_>, n: usize, columns: i64) -> Result<()> {
     if (0..=MAX_COLUMNS).contains(&columns) {
@@ -155,20 +164,25 @@ ops! {
     body = |c, a| {
         let dtype = a.dtype.wide();
         let (f, magnitude) = frequencies(a);
-        // Far positions turn many times, and f32 would lose the angle. The turns per position are split: a
-        // part of 8 bits, whose product with a position below 2^16 is exact, so that whole turns drop out
-        // without loss, and a rest.
+        // Far positions turn many times, and f32 would lose the angle. So positions are split into parts of 16 bits, and
+        // the turns per position into two parts of 8 bits and a rest: products of parts are exact, and whole turns drop
+        // out of them without loss.
         let turns: Vec<f64> = f.iter().map(|f| f / TAU).collect();
-        let coarse: Vec<f64> = turns
-            .iter()
-            .map(|t| {
-                let unit = 2f64.powi(t.abs().log2().floor().max(-100.0) as i32 - 7);
-                (t / unit).round() * unit
-            })
-            .collect();
-        let rest: Vec<f64> = turns.iter().zip(&coarse).map(|(t, c)| t - c).collect();
+        let coarse: Vec<f64> = turns.iter().map(|t| eight_bits(*t)).collect();
+        let fine: Vec<f64> = turns.iter().zip(&coarse).map(|(t, c)| eight_bits(t - c)).collect();
+        let rest: Vec<f64> = turns.iter().zip(coarse.iter().zip(&fine)).map(|(t, (c, f))| t - c - f).collect();
         let p = c.g.iota(vec![a.positions.clone(), 1.into()], 0, dtype);
-        let angle = ((p * row(c.g, dtype, &coarse)?).rem(1.0) + p * row(c.g, dtype, &rest)?) * TAU;
+        let far = a.positions.upper().is_none_or(|n| n > PART as i64);
+        let low = if far { p.rem(PART) } else { p };
+        let mut turned = p * row(c.g, dtype, &rest)?;
+        for part in [&fine, &coarse] {
+            turned = turned + (low * row(c.g, dtype, part)?).rem(1.0);
+            if far {
+                let part: Vec<f64> = part.iter().map(|t| t * PART).collect();
+                turned = turned + ((p - low) / PART * row(c.g, dtype, &part)?).rem(1.0);
+            }
+        }
+        let angle = turned.rem(1.0) * TAU;
         Ok([angle.cos(), angle.sin()].map(|t| (t * magnitude).to(a.dtype)).into())
     };
     samples = |s| {

@@ -42,7 +42,7 @@ ops! {
         if !(a.top_p > 0.0 && a.top_p <= 1.0 && (0.0..=1.0).contains(&a.min_p)) {
             return Err(c.fail(Code::Attribute, 6, format!("top_p {}, min_p {}", a.top_p, a.min_p)));
         }
-        Ok(vec![Type::new(DType::I32, &logits.shape[..logits.rank() - 1])])
+        Ok(vec![Type::new(DType::I32, logits.leading(1))])
     };
     body = |c, a| {
         let (logits, seed) = (c.x(0), c.x(1));

@@ -96,7 +96,7 @@ ops! {
     ];
     infer = |c, a| {
         let (x, indices) = (c.ty(0)?, c.ty(1)?);
-        let axis = c.axis(0, a.axis)?;
+        let axis = c.axis(1, 0, a.axis)?;
         c.expect_shape(2, 2, &gathered(&x.shape, &indices.shape, axis))?;
         Ok(vec![x.clone()])
     };
@@ -180,7 +180,7 @@ ops! {
     infer = |c, a| {
         c.rank_at_least(1, 0, 1)?;
         c.rank(1, 1, c.ty(0)?.rank())?;
-        within_x(c, 3, 1, c.axis(0, a.axis)?)?;
+        within_x(c, 3, 1, c.axis(2, 0, a.axis)?)?;
         c.expect_shape(4, 2, &c.ty(1)?.shape)?;
         Ok(vec![c.ty(0)?.clone()])
     };

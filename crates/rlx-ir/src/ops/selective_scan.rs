@@ -107,7 +107,17 @@ pub(crate) fn grad_types(
     count: usize,
 ) -> Result<Vec<Type>> {
     let own: Vec<Option<Type>> = (1..=count).map(|i| c.opt(i).cloned()).collect();
-    let outs = forward.infer_types(c.attrs, &own, &[])?;
+    // The forward op's own numbers mean nothing to a reader of this op's list.
+    let outs = forward.infer_types(c.attrs, &own, &[]).map_err(|e| {
+        let mut broken = c.fail(e.code(), 1, e.message());
+        if let Some(name) = e.bad_operand() {
+            broken = broken.operand(name);
+        }
+        if let Some(axis) = e.bad_axis() {
+            broken = broken.axis(axis);
+        }
+        broken
+    })?;
     let dlast = c.opt(count + 1);
     for (name, given, want) in [("dy", c.opt(0), outs.first()), ("dlast", dlast, outs.get(1))] {
         if given.is_some() && given != want {

@@ -6,7 +6,7 @@ ops! {
     /// exp(x) / Σ exp(x) along an axis. A row that is −inf throughout, or holds +inf or NaN, is NaN.
     softmax: Softmax(x: Float) { axis: i64 = -1 } -> y;
     constraints = ["the axis exists"];
-    infer = |c, a| { c.axis(0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
+    infer = |c, a| { c.axis(1, 0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
     body = |c, a| {
         let x = c.x(0).wide();
         let e = (x - x.max(vec![a.axis], true).stop_gradient()).exp();
@@ -32,7 +32,7 @@ ops! {
     softmax_grad: SoftmaxGrad(y: Float, dy: Float) { axis: i64 = -1 } -> dx;
     constraints = ["the axis exists", "dy has the shape of y"];
     infer = |c, a| {
-        c.axis(0, a.axis)?;
+        c.axis(1, 0, a.axis)?;
         c.expect_shape(2, 1, &c.ty(0)?.shape)?;
         Ok(vec![c.ty(0)?.clone()])
     };
@@ -51,7 +51,7 @@ ops! {
     /// x − log Σ exp(x) along an axis. A row that is −inf throughout, or holds +inf or NaN, is NaN.
     log_softmax: LogSoftmax(x: Float) { axis: i64 = -1 } -> y;
     constraints = ["the axis exists"];
-    infer = |c, a| { c.axis(0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
+    infer = |c, a| { c.axis(1, 0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
     body = |c, a| {
         let x = c.x(0).wide();
         let x = x - x.max(vec![a.axis], true).stop_gradient();
@@ -76,7 +76,7 @@ ops! {
     log_softmax_grad: LogSoftmaxGrad(y: Float, dy: Float) { axis: i64 = -1 } -> dx;
     constraints = ["the axis exists", "dy has the shape of y"];
     infer = |c, a| {
-        c.axis(0, a.axis)?;
+        c.axis(1, 0, a.axis)?;
         c.expect_shape(2, 1, &c.ty(0)?.shape)?;
         Ok(vec![c.ty(0)?.clone()])
     };

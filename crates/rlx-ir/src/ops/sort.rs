@@ -25,7 +25,7 @@ ops! {
     sort: Sort(x: Any) { axis: i64 = -1, descending: bool = false } -> (values, indices);
     constraints = ["the axis exists"];
     infer = |c, a| {
-        c.axis(0, a.axis)?;
+        c.axis(1, 0, a.axis)?;
         let x = c.ty(0)?;
         Ok(vec![x.clone(), x.with_dtype(DType::I64)])
     };
@@ -76,7 +76,7 @@ ops! {
     argsort: Argsort(x: Any) { axis: i64 = -1, descending: bool = false } -> indices;
     constraints = ["the axis exists"];
     infer = |c, a| {
-        c.axis(0, a.axis)?;
+        c.axis(1, 0, a.axis)?;
         Ok(vec![c.ty(0)?.with_dtype(DType::I64)])
     };
     body = |c, a| {
@@ -94,14 +94,14 @@ ops! {
     top_k: TopK(x: Any) { k: i64, axis: i64 = -1, largest: bool = true } -> (values, indices);
     constraints = ["the axis exists", "k is not negative and at most the axis"];
     infer = |c, a| {
-        let (x, axis) = (c.ty(0)?, c.axis(0, a.axis)?);
+        let (x, axis) = (c.ty(0)?, c.axis(1, 0, a.axis)?);
         let n = c.dim(0, axis)?;
         if a.k < 0 || (n - a.k).upper().is_none_or(|u| u < 0) {
             return Err(c.fail(Code::Size, 2, format!("{} of {n}", a.k)).operand("x").axis(axis));
         }
-        let mut shape = x.shape.clone();
-        shape[axis] = Dim::constant(a.k);
-        Ok(vec![x.with_shape(shape.clone()), Type::new(DType::I64, shape)])
+        let values = x.clone().with_axis(axis, Dim::constant(a.k));
+        let indices = values.with_dtype(DType::I64);
+        Ok(vec![values, indices])
     };
     body = |c, a| Ok(c.x(0).sort(a.axis, a.largest).map(|y| y.narrow(a.axis, 0, a.k)).into());
     vjp = |c, a| Ok(put_back(c, a.axis));

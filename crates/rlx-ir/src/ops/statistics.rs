@@ -19,11 +19,11 @@ ops! {
     constraints = ["each axis exists and is named once"];
     infer = |c, a| over_axes(c, &a.axes, a.keep);
     body = |c, a| {
-        let x = c.x(0);
+        let x = c.x(0).wide();
         let top = x.max(a.axes.clone(), true);
         let top = top.is_inf().select(top.scalar(0.0), top);
         let total = (x - top).exp().sum(a.axes.clone(), a.keep).log();
-        Ok(vec![total + top.reshape(total.shape())])
+        Ok(vec![(total + top.reshape(total.shape())).to(c.x(0).dtype())])
     };
     vjp = |c, a| {
         let y = c.y(0);
@@ -50,14 +50,16 @@ ops! {
     constraints = ["each axis exists and is named once"];
     infer = |c, a| over_axes(c, &a.axes, a.keep);
     body = |c, a| {
-        let away = c.x(0) - c.x(0).mean(a.axes.clone(), true);
-        Ok(vec![away.square().sum(a.axes.clone(), a.keep) / freedom(c.x(0), &a.axes, a.correction)?])
+        let x = c.x(0).wide();
+        let away = x - x.mean(a.axes.clone(), true);
+        let var = away.square().sum(a.axes.clone(), a.keep) / freedom(x, &a.axes, a.correction)?;
+        Ok(vec![var.to(c.x(0).dtype())])
     };
     vjp = |c, a| {
-        let x = c.x(0);
+        let [x, dy] = [c.x(0), c.dy(0)].map(Var::wide);
         let away = x - x.mean(a.axes.clone(), true);
-        let dy = restore(c.dy(0), x, &a.axes)? * 2.0 / freedom(x, &a.axes, a.correction)?;
-        Ok([dy * away].into())
+        let dy = restore(dy, x, &a.axes)? * 2.0 / freedom(x, &a.axes, a.correction)?;
+        Ok([(dy * away).to(c.x(0).dtype())].into())
     };
     vmap = |c, a| Ok(vec![c.x(0).var(c.shift_all(0, &a.axes)?, a.keep, a.correction)]);
     samples = |s| {
@@ -72,12 +74,15 @@ ops! {
     std: Std(x: Float) { axes: Vec<i64>, keep: bool = false, correction: i64 = 0 } -> y;
     constraints = ["each axis exists and is named once"];
     infer = |c, a| over_axes(c, &a.axes, a.keep);
-    body = |c, a| Ok(vec![c.x(0).var(a.axes.clone(), a.keep, a.correction).sqrt()]);
+    body = |c, a| {
+        let var = c.x(0).wide().var(a.axes.clone(), a.keep, a.correction);
+        Ok(vec![var.sqrt().to(c.x(0).dtype())])
+    };
     vjp = |c, a| {
-        let x = c.x(0);
+        let [x, y, dy] = [c.x(0), c.y(0), c.dy(0)].map(Var::wide);
         let away = x - x.mean(a.axes.clone(), true);
-        let dy = c.dy(0) / (nonzero(c.y(0)) * freedom(x, &a.axes, a.correction)?);
-        Ok([restore(dy, x, &a.axes)? * away].into())
+        let dy = dy / (nonzero(y) * freedom(x, &a.axes, a.correction)?);
+        Ok([(restore(dy, x, &a.axes)? * away).to(c.x(0).dtype())].into())
     };
     vmap = |c, a| Ok(vec![c.x(0).std(c.shift_all(0, &a.axes)?, a.keep, a.correction)]);
     samples = |s| {
@@ -106,7 +111,10 @@ ops! {
     l2_norm: L2Norm(x: Float) { axes: Vec<i64>, keep: bool = false } -> y;
     constraints = ["each axis exists and is named once"];
     infer = |c, a| over_axes(c, &a.axes, a.keep);
-    body = |c, a| Ok(vec![c.x(0).square().sum(a.axes.clone(), a.keep).sqrt()]);
+    body = |c, a| {
+        let norm = c.x(0).wide().square().sum(a.axes.clone(), a.keep).sqrt();
+        Ok(vec![norm.to(c.x(0).dtype())])
+    };
     vjp = |c, a| {
         let (x, y) = (c.x(0), c.y(0));
         let dy = y.equal(y.scalar(0.0)).select(y.zeros_like(), c.dy(0)) / nonzero(y);

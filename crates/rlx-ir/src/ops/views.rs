@@ -8,6 +8,11 @@ fn at<T: Copy>(v: &[T], i: usize, d: T) -> T {
     v.get(i).copied().unwrap_or(d)
 }
 
+/// The size at a position of a list; invalid beyond its end.
+fn size_at(v: &[Dim], i: usize) -> Dim {
+    v.get(i).cloned().unwrap_or_else(Dim::invalid)
+}
+
 ops! {
     /// The same elements in row-major order under another shape.
     reshape: Reshape(x: Any) { shape: Dims } -> y;
@@ -38,7 +43,7 @@ ops! {
     permute: Permute(x: Any) { axes: Vec<i64> } -> y;
     constraints = ["axes names every axis of x once"];
     infer = |c, a| {
-        let (x, axes) = (c.ty(0)?, c.axes(0, &a.axes)?);
+        let (x, axes) = (c.ty(0)?, c.axes(1, 0, &a.axes)?);
         if axes.len() != x.rank() {
             return Err(c.fail(Code::Axis, 1, format!("{} axes are named, x has {}", axes.len(), x.rank())));
         }
@@ -118,7 +123,7 @@ ops! {
         }
         let mut shape = Shape::new();
         for (i, d) in x.shape.iter().enumerate() {
-            let (start, stop, step) = (&a.start[i], &a.stop[i], at(&a.step, i, 1));
+            let (start, stop, step) = (&size_at(&a.start, i), &size_at(&a.stop, i), at(&a.step, i, 1));
             if step < 1 {
                 return Err(c.fail(Code::Attribute, 3, format!("step {step}")).axis(i));
             }
@@ -135,7 +140,7 @@ ops! {
         let x = e.x(0)?;
         let mut start = Vec::new();
         for (i, n) in x.shape().iter().enumerate() {
-            let (lo, hi) = (e.n(&a.start[i])?, e.n(&a.stop[i])?);
+            let (lo, hi) = (e.n(&size_at(&a.start, i))?, e.n(&size_at(&a.stop, i))?);
             if lo > hi || hi > *n {
                 return Err(Error::new(Code::Size, format!("slice {lo}..{hi} of an axis of {n}")).axis(i));
             }
@@ -157,7 +162,7 @@ ops! {
             let n = dy.dim(i as i64);
             // The last element taken stands at start + (n-1)*step; an empty slice spans nothing.
             let span = if n.is(0) { Dim::constant(0) } else { (&n - 1) * at(&a.step, i, 1) + 1 };
-            hi.push(d - &a.start[i] - span);
+            hi.push(d - size_at(&a.start, i) - span);
         }
         Ok([dy.pad(0.0, a.start.clone(), hi, interior)].into())
     };
@@ -185,7 +190,7 @@ ops! {
         }
         let mut shape = Shape::new();
         for (i, d) in x.shape.iter().enumerate() {
-            let (lo, hi, inside) = (&a.lo[i], &a.hi[i], at(&a.interior, i, 0));
+            let (lo, hi, inside) = (&size_at(&a.lo, i), &size_at(&a.hi, i), at(&a.interior, i, 0));
             if inside < 0 || lo.upper().is_none_or(|u| u < 0) || hi.upper().is_none_or(|u| u < 0) {
                 return Err(c.fail(Code::Attribute, 2, format!("{lo}, {hi}, {inside}")).operand("x").axis(i));
             }
@@ -235,7 +240,8 @@ ops! {
 
     /// x with the elements of the named axes in reverse order.
     flip: Flip(x: Any) { axes: Vec<i64> } -> y;
-    infer = |c, a| { c.axes(0, &a.axes)?; Ok(vec![c.ty(0)?.clone()]) };
+    constraints = ["each axis exists and is named once"];
+    infer = |c, a| { c.axes(1, 0, &a.axes)?; Ok(vec![c.ty(0)?.clone()]) };
     eval = |e, a| {
         let x = e.x(0)?;
         let axes = resolve_axes(&a.axes, x.rank())?;

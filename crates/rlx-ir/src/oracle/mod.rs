@@ -263,6 +263,11 @@ impl Run<'_> {
         let types: Vec<Option<Type>> = first.iter().map(|o| o.as_ref().map(ty)).collect();
         let attrs =
             node.attrs.iter().map(|a| a.bind(self.bindings).map_err(unbound)).collect::<Result<Vec<_>>>()?;
+        // What the op's constraints could not refuse while sizes were symbols, they refuse now. (A region's own types may
+        // still have symbols.)
+        if node.regions.is_empty() {
+            node.op.infer_types(&attrs, &types, &[])?;
+        }
         let body = Arc::new(Graph::body_of(node.op, &attrs, &types, &node.regions)?);
         self.bodies.borrow_mut().insert(node as *const Node, body.clone());
         Ok(body)

@@ -15,8 +15,13 @@
 
 use std::fmt;
 
+#[allow(clippy::indexing_slicing, reason = "`Scheme` checks all lengths before a codec runs")]
 mod columns;
 mod error;
+#[allow(
+    clippy::indexing_slicing,
+    reason = "blocks have a fixed size, which `Scheme` checks before a codec runs"
+)]
 mod ggml;
 pub mod lowfloat;
 mod table;
@@ -232,6 +237,7 @@ impl Scheme {
 
 impl SchemeKind {
     fn row(self) -> &'static Row {
+        #[allow(clippy::indexing_slicing, reason = "the enum and its rows are written by one macro")]
         &ROWS[self as usize]
     }
 }

@@ -20,6 +20,14 @@ pub fn vjp(f: &Func, outputs: &[&str], wrt: &[&str]) -> Result<Func> {
     let (places, wanted) = float_ports(f, wrt)?;
     let g = Graph::new(f.name.clone());
     let args = g.declare_ports(f);
+    for name in wrt {
+        let grad = format!("grad.{name}");
+        if f.outputs.iter().any(|o| o.name == grad) {
+            let message =
+                format!("the gradient of {name:?} would be the output {grad:?}, and there is one already");
+            return Err(Error::new(Code::Name, message));
+        }
+    }
     let results = forward(&g, f, &args, &wanted)?;
     for (o, v) in f.outputs.iter().zip(&results) {
         g.output(&o.name, *v);

@@ -1,0 +1,258 @@
+//! Files and calls that mean no good: each ends in an exit code and one line on stderr, never in a panic, a hang or
+//! memory out of proportion.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod support;
+
+use std::fs;
+use support::{Folder, fails, floats, works};
+
+/// A safetensors file of this header and these data, the length in front as it should be.
+fn file(header: &[u8], data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes(), header, data].concat()
+}
+
+/// One tensor `x`, declared by this entry.
+fn entry(entry: &str, data: &[u8]) -> Vec<u8> {
+    file(format!("{{\"x\":{{{entry}}}}}").as_bytes(), data)
+}
+
+const GOOD: &str = r#""dtype":"F32","shape":[2],"data_offsets":[0,8]"#;
+
+/// Every file, and a word of the message.
+fn hostile() -> Vec<(&'static str, Vec<u8>, &'static str)> {
+    let x = |offsets: &str| entry(&format!(r#""dtype":"F32","shape":[2],"data_offsets":{offsets}"#), &[0; 8]);
+    let shape = |s: &str| entry(&format!(r#""dtype":"F32","shape":{s},"data_offsets":[0,8]"#), &[0; 8]);
+    let two = |b: &str| {
+        let a = r#""x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}"#;
+        file(format!("{{{a},{b}}}").as_bytes(), &[0; 8])
+    };
+    let length = |n: u64| [&n.to_le_bytes()[..], b"{}"].concat();
+    let mut invalid_utf8 = entry(GOOD, &[0; 8]);
+    invalid_utf8[10] = 0xff;
+    vec![
+        ("empty", vec![], "header"),
+        ("seven bytes", vec![0; 7], "header"),
+        ("header of 0 bytes", length(0), "EOF"),
+        ("header beyond the file", length(3), "header"),
+        ("header of 100 MB and more", length(100_000_001), "header"),
+        ("header of 2^63", length(1 << 63), "header"),
+        ("header of 2^64 - 1", length(u64::MAX), "header"),
+        ("no JSON", file(b"not json", &[]), "expected"),
+        ("a list", file(b"[]", &[]), "invalid type"),
+        ("JSON without an end", file(br#"{"x":{"#, &[]), "EOF"),
+        ("invalid UTF-8", invalid_utf8, ""),
+        ("deep JSON", file(&[b"{\"x\":".as_slice(), &[b'['; 1 << 20]].concat(), &[]), "recursion"),
+        ("deep objects", file("{\"x\":".repeat(1 << 18).as_bytes(), &[]), "recursion"),
+        ("one name twice", two(&format!("\"x\":{{{GOOD}}}")), "two tensors \"x\""),
+        ("a field twice", entry(&format!("{GOOD},\"dtype\":\"F32\""), &[0; 8]), "duplicate field"),
+        ("a field too few", entry(r#""dtype":"F32","shape":[2]"#, &[0; 8]), "missing field"),
+        ("negative offsets", x("[-8,0]"), "beyond"),
+        ("fractions", x("[0,8.5]"), "beyond"),
+        ("reversed offsets", x("[8,0]"), "offset"),
+        ("one offset", x("[0]"), "invalid length"),
+        ("offsets of 2^64 - 1", x("[0,18446744073709551615]"), "beyond"),
+        ("offsets of 2^64", x("[0,18446744073709551616]"), "beyond"),
+        // The sum of offset, header and length is beyond 64 bits.
+        (
+            "as large as can be",
+            entry(
+                r#""dtype":"U8","shape":[18446744073709551615],"data_offsets":[0,18446744073709551615]"#,
+                &[],
+            ),
+            "beyond",
+        ),
+        ("a hole at the start", x("[4,12]"), "offset"),
+        ("overlap", two(r#""y":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}"#), "offset"),
+        ("a hole", two(r#""y":{"dtype":"U8","shape":[0],"data_offsets":[9,9]}"#), "offset"),
+        ("shape that overflows", shape("[4294967296,4294967296,4294967296]"), ""),
+        ("bytes that overflow", shape("[4611686018427387904]"), ""),
+        ("shape without data", shape("[1099511627776]"), ""),
+        ("negative shape", shape("[-2]"), "invalid value"),
+        ("shape of another size", shape("[3]"), ""),
+        ("32-bit words of the wrong shape", shape("[1,2]"), "E0401"),
+        ("33 axes", shape(&format!("[{}2]", "1,".repeat(32))), ""),
+        ("unknown dtype", entry(r#""dtype":"F33","shape":[2],"data_offsets":[0,8]"#, &[0; 8]), "variant"),
+        ("fp4, an odd count", entry(r#""dtype":"F4","shape":[3],"data_offsets":[0,2]"#, &[0; 2]), ""),
+        ("fp4", entry(r#""dtype":"F4","shape":[2],"data_offsets":[0,1]"#, &[0; 1]), "is F4, a dtype that"),
+        ("another dtype", entry(r#""dtype":"I32","shape":[2],"data_offsets":[0,8]"#, &[0; 8]), "E0401"),
+        ("bytes after the end", entry(GOOD, &[0; 9]), "not fully covered"),
+        ("bytes missing", entry(GOOD, &[0; 7]), "not fully covered"),
+        ("metadata that is no text", two(r#""__metadata__":{"a":1}"#), "invalid type"),
+    ]
+}
+
+#[test]
+fn hostile_inputs() {
+    let f = Folder::new("hostile-in");
+    let graph = f.graph("g.rlx", "graph g { input x: f32[2] output y = x }");
+    let path = f.path("x.safetensors");
+    for (name, bytes, why) in hostile() {
+        fs::write(&path, &bytes).unwrap();
+        println!("{name}");
+        fails(&["run", &graph, "--in", &path], 1, why);
+    }
+}
+
+#[test]
+fn hostile_weights() {
+    let f = Folder::new("hostile-weights");
+    let graph = f.graph("g.rlx", "graph g { param w: f32[2] @ \"w.safetensors\" \"x\" output y = w }");
+    let path = f.path("w.safetensors");
+    for (name, bytes, why) in hostile() {
+        fs::write(&path, &bytes).unwrap();
+        println!("{name}");
+        fails(&["run", &graph], 1, why);
+    }
+    fs::write(&path, entry(GOOD, &[0; 8])).unwrap();
+    works(&["run", &graph]);
+}
+
+#[test]
+fn names_in_files_do_not_steer_the_terminal() {
+    let f = Folder::new("names");
+    let graph = f.graph("g.rlx", "graph g { input x: f32[0] output y = x }");
+    let path = f.path("x.safetensors");
+    let empty = r#"{"dtype":"F32","shape":[0],"data_offsets":[0,0]}"#;
+    fs::write(&path, file(format!(r#"{{"\u001b[2Jx\r\n":{empty}}}"#).as_bytes(), &[])).unwrap();
+    let ran = support::rlx(&["run", &graph, "--in", &path]);
+    assert_eq!(ran.code, 1);
+    assert!(!ran.err.trim_end_matches('\n').contains(char::is_control), "{:?}", ran.err);
+    let many: Vec<String> = (0..20_000).map(|i| format!("\"n{i}\":{empty}")).collect();
+    fs::write(&path, file(format!("{{{}}}", many.join(",")).as_bytes(), &[])).unwrap();
+    let ran = support::rlx(&["run", &graph, "--in", &path]);
+    assert!(ran.err.len() < 2500 && ran.err.ends_with("but the graph has only x\n"), "{}", ran.err);
+}
+
+#[test]
+fn packed_inputs_with_parts_that_do_not_fit() {
+    let f = Folder::new("planes");
+    let graph = f.graph("g.rlx", "graph g { input w: packed<int8:2>[3, 1] output w = w }");
+    let path = f.path("w.safetensors");
+    let codes = |n: usize| format!(r#""w.codes":{{"dtype":"I8","shape":[{n},1],"data_offsets":[0,{n}]}}"#);
+    fs::write(&path, file(format!("{{{}}}", codes(3)).as_bytes(), &[0; 3])).unwrap();
+    fails(&["run", &graph, "--in", &path], 1, "w.scale");
+    for (n, scale) in [(3, 1), (2, 2), (4, 2), (0, 0)] {
+        let scales = format!(
+            r#""w.scale":{{"dtype":"F32","shape":[{scale}],"data_offsets":[{n},{}]}}"#,
+            n + 4 * scale
+        );
+        let bytes = file(format!("{{{},{scales}}}", codes(n)).as_bytes(), &vec![0; n + 4 * scale]);
+        fs::write(&path, bytes).unwrap();
+        fails(&["run", &graph, "--in", &path], 1, "E0600");
+    }
+    let huge =
+        "graph g { param w: packed<int8:2>[1099511627776, 1024] @ \"w.safetensors\" \"w\" output w = w }";
+    fails(&["run", &f.graph("huge.rlx", huge)], 1, "w");
+}
+
+#[test]
+fn symbols_beyond_their_bounds_and_sizes_beyond_memory() {
+    let f = Folder::new("sizes");
+    let x = f.tensors("x.safetensors", &[("x", &[3], &[0.0; 3])]);
+    let run = |text: &str, why: &str| fails(&["run", &f.graph("g.rlx", text), "--in", &x], 1, why);
+    run("graph g { dim n <= 2 input x: f32[n] output x = x }", "symbol `n` is 3, outside 0..=2");
+    run("graph g { dim n <= 9 input x: f32[2*n] output x = x }", "E0401");
+    run("graph g { dim n <= 9223372036854775807 input x: f32[n] output x = x }", "E0105");
+    run("graph g { dim n <= 9223372036854775808 input x: f32[n] output x = x }", "E0105");
+    run("graph g { dim n <= -1 input x: f32[n] output x = x }", "E0109");
+    run(
+        "graph g { input x: f32[3] y = iota() {shape: [1000000000000], axis: 0, dtype: i64} output y = y }",
+        "E0403 in iota",
+    );
+    // The bound may be large if the size is not.
+    let graph = f.graph("g.rlx", "graph g { dim n <= 1000000000000 input x: f32[n] output x = x }");
+    works(&["run", &graph, "--in", &x]);
+}
+
+#[test]
+fn paths_that_are_no_files() {
+    let f = Folder::new("paths");
+    let folder = f.0.to_str().unwrap().to_string();
+    let graph = f.graph("g.rlx", "graph g { input x: f32[2] output y = x }");
+    let x = f.tensors("x.safetensors", &[("x", &[2], &[1.0, 2.0])]);
+    let gone = f.path("gone.safetensors");
+    fails(&["run", &folder], 1, "");
+    fails(&["inspect", &folder], 1, "");
+    fails(&["run", &graph, "--in", &folder], 1, "");
+    fails(&["run", &graph, "--in", &gone], 1, "gone.safetensors: ");
+    fails(&["run", &graph, "--in", ""], 2, "--in");
+    fails(&["run", &graph, "--in", &x, "--out", &folder], 1, "is a folder");
+    fails(&["run", &graph, "--in", &x, "--out", "/"], 1, "is a folder");
+    fails(&["run", &graph, "--in", &x, "--out", &f.path("no/y.safetensors")], 1, "there is no folder");
+    fails(&["run", &graph, "--in", &x, "--out", &f.path("g.rlx/y.safetensors")], 1, "there is no folder");
+    fails(&["run", &graph, "--in", &x, "--out", &graph], 2, "would overwrite the graph");
+    fails(&["run", &f.graph("bytes.rlx", ""), "--in", &x], 1, "E0200");
+    fs::write(f.path("bytes.rlx"), [0xff, 0xfe, 0]).unwrap();
+    fails(&["run", &f.path("bytes.rlx")], 1, "not a text in UTF-8");
+    // Inputs are read before outputs are written, and files are replaced as a whole.
+    works(&["run", &graph, "--in", &x, "--out", &x]);
+    assert_eq!(floats(&x, "y"), [1.0, 2.0]);
+    fails(&["run", &graph, "--in", &x], 1, "has y, but the graph has only x");
+}
+
+#[cfg(unix)]
+mod unix {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn devices_without_an_end() {
+        let f = Folder::new("endless");
+        let graph = f.graph("g.rlx", "graph g { input x: f32[2] output y = x }");
+        fails(&["run", &graph, "--in", "/dev/zero"], 1, "/dev/zero: not a file");
+        fails(&["inspect", "/dev/zero"], 1, "/dev/zero: not a file");
+        fails(&["run", "/dev/null"], 1, "E0200");
+    }
+
+    #[test]
+    fn links_do_not_lead_out() {
+        let f = Folder::new("links");
+        fs::create_dir_all(f.path("sub/own")).unwrap();
+        f.tensors("secret.safetensors", &[("x", &[2], &[1.0, 2.0])]);
+        f.tensors("sub/own/w.safetensors", &[("x", &[2], &[1.0, 2.0])]);
+        symlink("../secret.safetensors", f.path("sub/link")).unwrap();
+        symlink("..", f.path("sub/up")).unwrap();
+        symlink("own/w.safetensors", f.path("sub/fine")).unwrap();
+        symlink("loop", f.path("sub/loop")).unwrap();
+        symlink("/dev/zero", f.path("sub/zero")).unwrap();
+        let run = |file: &str| {
+            let text = format!("graph g {{ param w: f32[2] @ {file:?} \"x\" output y = w }}");
+            f.graph("sub/g.rlx", &text)
+        };
+        for file in ["link", "up/secret.safetensors", "up/sub/../secret.safetensors", "zero"] {
+            fails(&["run", &run(file)], 1, "not below its own folder");
+        }
+        fails(&["run", &run("loop")], 1, "loop: ");
+        fails(&["run", &run("own")], 1, "not a file");
+        fails(&["run", &run("own/w.safetensors/x")], 1, "");
+        fails(&["run", &run("a\0b")], 1, "");
+        for file in ["fine", "up/sub/fine", "./own/./w.safetensors"] {
+            works(&["run", &run(file)]);
+        }
+        // The graph itself may be reached by a link: its folder is the one it is named in.
+        symlink("sub/g.rlx", f.path("g.rlx")).unwrap();
+        fails(&["run", &f.path("g.rlx")], 1, "w.safetensors: ");
+    }
+
+    #[test]
+    fn what_may_not_be_read_or_written() {
+        let f = Folder::new("modes");
+        let graph = f.graph("g.rlx", "graph g { param x: f32[1] = [1] output y = x }");
+        let locked = f.graph("locked.rlx", "graph g { }");
+        fs::set_permissions(&locked, fs::Permissions::from_mode(0o000)).unwrap();
+        fs::create_dir(f.path("full")).unwrap();
+        fs::set_permissions(f.path("full"), fs::Permissions::from_mode(0o500)).unwrap();
+        // The superuser may do all that.
+        if fs::read(&locked).is_err() {
+            fails(&["run", &locked], 1, "denied");
+            fails(&["run", &graph, "--out", &f.path("full/y.safetensors")], 1, "denied");
+        }
+        // Nobody makes files here.
+        if cfg!(target_os = "linux") {
+            fails(&["run", &graph, "--out", "/proc/y.safetensors"], 1, "/proc/y.safetensors: ");
+        }
+        fs::set_permissions(f.path("full"), fs::Permissions::from_mode(0o700)).unwrap();
+    }
+}

@@ -120,14 +120,23 @@ impl Dim {
     ///
     /// If a symbol is unbound or outside its bound, or the value is negative or does not fit `i64`.
     pub fn eval(&self, b: &Bindings) -> Result<i64, DimError> {
+        match self.signed(b)? {
+            n if n < 0 => Err(DimError::Negative),
+            n => Ok(n),
+        }
+    }
+
+    /// The value for these bindings, which may be negative: of a distance rather than of a size.
+    ///
+    /// # Errors
+    ///
+    /// If a symbol is unbound or outside its bound, or the value does not fit `i64`.
+    pub fn signed(&self, b: &Bindings) -> Result<i64, DimError> {
         let value = match &self.0 {
             Repr::Const(n) => i128::from(*n),
             Repr::Expr(p) => p.eval(b)?,
             Repr::Invalid => return Err(DimError::Invalid),
         };
-        if value < 0 {
-            return Err(DimError::Negative);
-        }
         i64::try_from(value).map_err(|_| DimError::Overflow)
     }
 

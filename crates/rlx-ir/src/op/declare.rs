@@ -9,6 +9,7 @@
 ///     constraints = ["…"];
 ///     infer = |c, a| …;                 // &Infer, &Attrs -> Result<Vec<Type>>
 ///     body = |c, a| …;                  // &Cx, &Attrs -> Result<Vec<Var>>   (or eval = |e, a| …, or scalar = …)
+///     step = |c, a| …;                  // &Infer, Attrs -> Result<Step>      (a primitive, or a tuned kernel)
 ///     vjp = |c, a| …;                   // &VjpCx, &Attrs -> Result<Grads>
 ///     vmap = |c, a| …;                  // &VmapCx, &Attrs -> Result<Vec<Var>>
 ///     onnx = ["…"];
@@ -144,6 +145,12 @@ macro_rules! ops {
         $d.meaning = $crate::op::Meaning::Primitive(|e| {
             let f: fn(&$crate::oracle::Eval<'_>, &$A) -> $crate::Result<Vec<$crate::oracle::Arr>> = $v;
             f(e, &$crate::func::read_attrs(e.def(), e.attrs())?)
+        })
+    };
+    (@field $d:ident $A:ident step $v:expr) => {
+        $d.step = Some(|c| {
+            let f: fn(&$crate::op::Infer<'_>, $A) -> $crate::Result<$crate::op::Step> = $v;
+            f(c, $crate::func::read_attrs(c.def, c.attrs)?)
         })
     };
     (@field $d:ident $A:ident collective $v:expr) => {

@@ -5,8 +5,10 @@
 
 mod cx;
 mod declare;
+pub mod step;
 
 pub use cx::{Cx, Grads, Infer, VjpCx, VmapCx};
+pub use step::Step;
 
 use crate::attr::{AttrSpec, AttrValue};
 use crate::dtype::Class;
@@ -127,6 +129,8 @@ pub struct OpDef {
     pub infer: fn(&Infer<'_>) -> Result<Vec<Type>>,
     /// What it computes.
     pub meaning: Meaning,
+    /// The step kind that a device runs it as, if it is not of the scalar language and not run through its body.
+    pub step: Option<step::StepRule>,
     /// Its gradient.
     pub vjp: Vjp,
     /// Its batching.
@@ -174,6 +178,7 @@ impl OpDef {
             meaning: Meaning::Primitive(|e| {
                 Err(Error::new(Code::Verify, "the op has no meaning").in_op(e.def().name))
             }),
+            step: None,
             vjp: Vjp::Zero,
             vmap: Vmap::Loop,
             onnx: &[],

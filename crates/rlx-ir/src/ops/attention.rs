@@ -196,6 +196,7 @@ ops! {
         "window >= 1",
     ];
     infer = |c, a| Ok(vec![check(c, a, 3)?]);
+    step = |_, a| Ok(Step::Attention(a));
     body = |c, a| {
         let [q, k, v] = c.xs().map(Var::wide);
         let w = weights(q, k, Extras { mask: c.opt(3), bias: c.opt(4), slopes: c.opt(5) }, a)?;
@@ -281,6 +282,7 @@ ops! {
         c.expect_shape(8, 3, &check(c, &Attention::from(a), 4)?.shape)?;
         Ok([0, 1, 2, 5, 6].into_iter().filter_map(|i| c.opt(i).cloned()).collect())
     };
+    step = |_, a| Ok(Step::AttentionGrad(Attention::from(&a)));
     body = |c, a| {
         let (bias, slopes) = (c.opt(5), c.opt(6));
         let [q, k, v, dy] = c.xs().map(Var::wide);

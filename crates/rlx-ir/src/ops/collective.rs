@@ -127,6 +127,7 @@ ops! {
         }
         Ok(vec![x.clone()])
     };
+    step = |_, a| Ok(Step::Collective(a.ranks));
     collective = |xs, a| {
         meet(xs, a.ranks)?;
         let y = joined(xs, a.kind)?;
@@ -158,6 +159,7 @@ ops! {
         let axis = c.axis(2, 0, a.axis)?;
         Ok(vec![resized(c.ty(0)?, axis, c.dim(0, axis)? * a.ranks)])
     };
+    step = |_, a| Ok(Step::Collective(a.ranks));
     collective = |xs, a| {
         let axis = resolve_axis(a.axis, meet(xs, a.ranks)?.rank())?;
         Ok(vec![joined_along(xs, axis)?; xs.len()])
@@ -178,6 +180,7 @@ ops! {
         let (axis, part) = parted(c, a.axis, a.ranks)?;
         Ok(vec![resized(c.ty(0)?, axis, part)])
     };
+    step = |_, a| Ok(Step::Collective(a.ranks));
     collective = |xs, a| {
         let axis = resolve_axis(a.axis, meet(xs, a.ranks)?.rank())?;
         let sum = joined(xs, Join::Sum)?;
@@ -199,6 +202,7 @@ ops! {
         check_root(c, a.root, a.ranks)?;
         Ok(vec![c.ty(0)?.clone()])
     };
+    step = |_, a| Ok(Step::Collective(a.ranks));
     collective = |xs, a| {
         let first = meet(xs, a.ranks)?;
         let x = usize::try_from(a.root).ok().and_then(|r| xs.get(r)).unwrap_or(first);
@@ -219,6 +223,7 @@ ops! {
         check_root(c, a.root, a.ranks)?;
         Ok(vec![c.ty(0)?.clone()])
     };
+    step = |_, a| Ok(Step::Collective(a.ranks));
     collective = |xs, a| {
         let first = meet(xs, a.ranks)?;
         let (sum, zero) = (joined(xs, Join::Sum)?, Arr::from_fn(first.dtype(), first.shape(), |_| Num::I(0))?);
@@ -243,6 +248,7 @@ ops! {
         let d = cut.shape.get(join).cloned().unwrap_or(Dim::constant(1)) * a.ranks;
         Ok(vec![resized(&cut, join, d)])
     };
+    step = |_, a| Ok(Step::Collective(a.ranks));
     collective = |xs, a| {
         let rank = meet(xs, a.ranks)?.rank();
         let (split, join) = (resolve_axis(a.split, rank)?, resolve_axis(a.join, rank)?);
@@ -270,6 +276,7 @@ ops! {
         }
         Ok(vec![c.ty(0)?.clone()])
     };
+    step = |_, a| Ok(Step::Collective(a.ranks));
     collective = |xs, a| {
         let first = meet(xs, a.ranks)?;
         let from = |r: usize| usize::try_from((r as i64 - a.shift).rem_euclid(a.ranks.max(1))).ok();

@@ -20,6 +20,7 @@ ops! {
         }
         Ok(vec![first.clone().with_axis(axis, total)])
     };
+    step = |c, a| Ok(Step::Concat(resolve_axis(a.axis, c.ty(0)?.rank())?));
     eval = |e, a| {
         let xs = e.given();
         let axis = resolve_axis(a.axis, e.x(0)?.rank())?;

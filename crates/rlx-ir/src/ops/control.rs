@@ -124,6 +124,7 @@ ops! {
         ports_fit(c, 1, c.region(0)?, &operand_types(c, 0)?)?;
         c.region(0)?.output_types()
     };
+    step = |_, _| Ok(Step::Inline);
     meaning = Meaning::Region;
     vjp = |c, a| {
         let marks = marks(c);
@@ -176,6 +177,7 @@ ops! {
         }
         Ok(results)
     };
+    step = |_, _| Ok(Step::Inline);
     meaning = Meaning::Region;
     vjp = |c, _| {
         let backward = region(&c.regions, 1)?;
@@ -195,6 +197,7 @@ ops! {
     /// The operands, unchanged; no rewrite may look through it.
     barrier: Barrier(xs: many Free) -> [ys];
     infer = |c, _| operand_types(c, 0);
+    step = |_, _| Ok(Step::Same);
     eval = |e, _| Ok(e.given().into_iter().cloned().collect());
     vjp = |c, _| Ok((0..c.operands.len()).map(|i| is_float(&c.x(i)).then(|| c.dy(i))).collect::<Vec<_>>().into());
     vmap = |c, _| Ok(c.again(Vec::new(), c.all_batched()));
@@ -219,6 +222,7 @@ ops! {
         }
         Ok(a)
     };
+    step = |_, _| Ok(Step::If);
     eval = |e, _| {
         let args = e.given().into_iter().skip(1).cloned().collect();
         e.region(if e.x(0)?.flat(0).truth() { 0 } else { 1 }, args)
@@ -283,6 +287,7 @@ ops! {
         }
         Ok(out)
     };
+    step = |_, a| Ok(Step::While { carries: a.carries as usize, max: a.max, save: a.save });
     eval = |e, a| {
         let mut args: Vec<Arr> = e.given().into_iter().cloned().collect();
         let n = a.carries as usize;
@@ -371,6 +376,7 @@ ops! {
         }
         Ok(outs.iter().enumerate().map(|(i, t)| if i < n { t.clone() } else { with_leading(t, &a.length) }).collect())
     };
+    step = |_, a| Ok(Step::Scan { carries: a.carries as usize, xs: a.xs as usize, length: a.length, reverse: a.reverse });
     eval = |e, a| {
         let args: Vec<&Arr> = e.given();
         let (n, m) = (a.carries as usize, a.xs as usize);

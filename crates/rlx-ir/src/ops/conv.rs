@@ -59,6 +59,11 @@ impl Form {
         Ok(())
     }
 
+    fn step(&self, part: ConvPart) -> Step {
+        let Form { stride, padding_lo, padding_hi, dilation, groups } = self.clone();
+        Step::Conv { part, sliding: Sliding { stride, dilation, padding_lo, padding_hi }, groups }
+    }
+
     fn conv<'g>(&self, x: Var<'g>, w: Var<'g>) -> Var<'g> {
         x.conv(w, None, self.attrs())
     }
@@ -193,6 +198,7 @@ ops! {
         let lead = [c.dim(0, 0)?.clone(), c.dim(1, 0)?.clone()];
         Ok(vec![x.with_shape(lead.into_iter().chain(spatial).collect::<Shape>())])
     };
+    step = |_, a| Ok(form!(a).step(ConvPart::Output));
     eval = |e, a| {
         let (x, w, bias) = (e.x(0)?, e.x(1)?, e.opt(2));
         let (kernel, channels) = (w.shape().get(2..).unwrap_or_default(), at(w.shape(), 1));
@@ -295,6 +301,7 @@ ops! {
         let lead = [c.dim(0, 0)?.clone(), c.dim(1, 1)? * a.groups];
         Ok(vec![dy.with_shape(lead.into_iter().chain(a.spatial.iter().cloned()).collect::<Shape>())])
     };
+    step = |_, a| Ok(form!(a).step(ConvPart::Input));
     eval = |e, a| {
         let (dy, w) = (e.x(0)?, e.x(1)?);
         let (kernel, channels) = (w.shape().get(2..).unwrap_or_default(), at(w.shape(), 1));
@@ -391,6 +398,7 @@ ops! {
         let lead = [c.dim(1, 1)?.clone(), channels];
         Ok(vec![x.with_shape(lead.into_iter().chain(a.kernel.iter().cloned()).collect::<Shape>())])
     };
+    step = |_, a| Ok(form!(a).step(ConvPart::Weight));
     eval = |e, a| {
         let (x, dy) = (e.x(0)?, e.x(1)?);
         let shape = e.out(0)?.1.to_vec();

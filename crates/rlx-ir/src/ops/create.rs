@@ -13,6 +13,7 @@ ops! {
         Type::new(a.dtype, vec![a.value.clone()]).check()?;
         Ok(vec![Type::new(a.dtype, vec![])])
     };
+    step = |_, a| Ok(Step::SizeOf(a.value));
     eval = |e, a| { let n = e.n(&a.value)?; Ok(vec![e.make(0, |_| Num::I(n as i128))?]) };
     onnx = ["Size"];
     samples = |s| s.rough("seven", SizeOf { value: 7.into(), dtype: DType::F32 }, []);
@@ -27,6 +28,7 @@ ops! {
         resolve_axis(a.axis, a.shape.len()).map_err(|e| c.breaks(2, e))?;
         Ok(vec![Type::new(a.dtype, &a.shape[..])])
     };
+    step = |_, a| Ok(Step::Iota(resolve_axis(a.axis, a.shape.len())?));
     eval = |e, a| {
         let axis = resolve_axis(a.axis, e.out(0)?.1.len())?;
         Ok(vec![e.make(0, |ix| Num::I(ix.get(axis).map_or(0, |i| *i as i128)))?])

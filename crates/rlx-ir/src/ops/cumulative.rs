@@ -53,6 +53,11 @@ impl Line {
     fn new(axis: i64, exclusive: bool, reverse: bool) -> Line {
         Line { axis, exclusive, reverse }
     }
+
+    fn step(&self, c: &Infer<'_>, kind: Running) -> Result<Step> {
+        let axis = resolve_axis(self.axis, c.ty(0)?.rank())?;
+        Ok(Step::Running { kind, axis, exclusive: self.exclusive, reverse: self.reverse })
+    }
 }
 
 /// The element that follows each in the order of the run; `last` after the last one.
@@ -100,6 +105,7 @@ ops! {
         c.axis(2, 0, a.axis)?;
         Ok(vec![c.ty(0)?.clone()])
     };
+    step = |c, a| Ok(Step::LinearScan { axis: resolve_axis(a.axis, c.ty(0)?.rank())?, reverse: a.reverse });
     eval = |e, at| {
         let (a, b) = (e.x(0)?, e.x(1)?);
         Ok(vec![lines(e, at.axis, at.reverse, |line| {
@@ -132,6 +138,7 @@ ops! {
     cumsum: Cumsum(x: Num) { axis: i64, exclusive: bool = false, reverse: bool = false } -> y;
     constraints = ["the axis exists"];
     infer = |c, a| { c.axis(1, 0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
+    step = |c, a| Line::new(a.axis, a.exclusive, a.reverse).step(c, Running::Sum);
     eval = |e, a| {
         let (dtype, line) = (e.x(0)?.dtype(), Line::new(a.axis, a.exclusive, a.reverse));
         let zero = if dtype.is_float() { Num::F(0.0) } else { Num::I(0) };
@@ -150,6 +157,7 @@ ops! {
     cumprod: Cumprod(x: Num) { axis: i64, exclusive: bool = false, reverse: bool = false } -> y;
     constraints = ["the axis exists"];
     infer = |c, a| { c.axis(1, 0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
+    step = |c, a| Line::new(a.axis, a.exclusive, a.reverse).step(c, Running::Prod);
     eval = |e, a| {
         let (dtype, line) = (e.x(0)?.dtype(), Line::new(a.axis, a.exclusive, a.reverse));
         let one = if dtype.is_float() { Num::F(1.0) } else { Num::I(1) };
@@ -177,6 +185,7 @@ ops! {
     cummax: Cummax(x: Num) { axis: i64, exclusive: bool = false, reverse: bool = false } -> y;
     constraints = ["the axis exists"];
     infer = |c, a| { c.axis(1, 0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
+    step = |c, a| Line::new(a.axis, a.exclusive, a.reverse).step(c, Running::Max);
     eval = |e, a| {
         let (dtype, line) = (e.x(0)?.dtype(), Line::new(a.axis, a.exclusive, a.reverse));
         let nothing = dtype.int_range().map_or(Num::F(f64::NEG_INFINITY), |r| Num::I(r.0));
@@ -200,6 +209,7 @@ ops! {
     cummin: Cummin(x: Num) { axis: i64, exclusive: bool = false, reverse: bool = false } -> y;
     constraints = ["the axis exists"];
     infer = |c, a| { c.axis(1, 0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
+    step = |c, a| Line::new(a.axis, a.exclusive, a.reverse).step(c, Running::Min);
     eval = |e, a| {
         let (dtype, line) = (e.x(0)?.dtype(), Line::new(a.axis, a.exclusive, a.reverse));
         let nothing = dtype.int_range().map_or(Num::F(f64::INFINITY), |r| Num::I(r.1));
@@ -222,6 +232,7 @@ ops! {
     logcumsumexp: Logcumsumexp(x: Float) { axis: i64, exclusive: bool = false, reverse: bool = false } -> y;
     constraints = ["the axis exists"];
     infer = |c, a| { c.axis(1, 0, a.axis)?; Ok(vec![c.ty(0)?.clone()]) };
+    step = |c, a| Line::new(a.axis, a.exclusive, a.reverse).step(c, Running::LogSumExp);
     eval = |e, a| {
         let line = Line::new(a.axis, a.exclusive, a.reverse);
         Ok(vec![running(e, &line, Num::F(f64::NEG_INFINITY), |t, x| {

@@ -157,6 +157,10 @@ ops! {
         }
         Ok(vec![x.with_shape(shape)])
     };
+    step = |c, a| {
+        let Roles { contract, batch, .. } = Roles::new(&a, [c.ty(0)?.rank(), c.ty(1)?.rank()])?;
+        Ok(Step::Dot { contract, batch })
+    };
     eval = |e, a| {
         let (x, y) = (e.x(0)?, e.x(1)?);
         let r = Roles::new(a, [x.rank(), y.rank()])?;

@@ -43,6 +43,7 @@ ops! {
     /// Data written in the graph.
     constant: Constant() { value: Tensor } -> value;
     infer = |_, a| Ok(vec![a.value.ty()]);
+    step = |_, a| Ok(Step::Constant(a.value));
     eval = |_, a| Ok(vec![Arr::from_tensor(&a.value)?]);
     onnx = ["Constant"];
 
@@ -382,6 +383,7 @@ ops! {
         }
         Ok(vec![c.ty(0)?.with_dtype(a.dtype)])
     };
+    step = |_, _| Ok(Step::Cast);
     eval = |e, a| {
         let x = e.x(0)?;
         let range = a.dtype.int_range();

@@ -27,6 +27,7 @@ ops! {
         check_pairs(c, 1, 1)?;
         Ok(vec![c.ty(0)?.clone()])
     };
+    step = |_, a| Ok(Step::Fft { inverse: a.inverse });
     eval = |e, a| {
         let x = e.x(0)?;
         let n = x.rank().checked_sub(2).and_then(|i| x.shape().get(i)).copied().unwrap_or(0);

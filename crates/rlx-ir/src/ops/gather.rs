@@ -152,6 +152,7 @@ ops! {
         let axis = c.axis(1, 0, a.axis)?;
         Ok(vec![x.with_shape(gathered(&x.shape, &indices.shape, axis))])
     };
+    step = |c, a| Ok(Step::Gather(resolve_axis(a.axis, c.ty(0)?.rank())?));
     eval = |e, a| {
         let (x, indices) = (e.x(0)?, e.x(1)?);
         let axis = resolve_axis(a.axis, x.rank())?;

@@ -94,6 +94,7 @@ ops! {
         fit_scheme(c, 1, a.scheme, &x.shape)?;
         Ok(vec![x.with_dtype(a.scheme)])
     };
+    step = |_, _| Ok(Step::Quantize);
     eval = |e, a| {
         let DType::Packed(scheme) = a.scheme else {
             return Err(Error::new(Code::Quant, "the scheme is not packed"));
@@ -133,6 +134,7 @@ ops! {
         }
         Ok(vec![w.with_dtype(a.dtype)])
     };
+    step = |_, a| Ok(Step::Dequantize { finite: a.finite });
     eval = |e, a| {
         let w = e.x(0)?.decode(if a.finite { Decode::Finite } else { Decode::AsStored })?;
         Ok(vec![e.make(0, |ix| Num::F(a.dtype.round_f64(w.at(ix).f())))?])

@@ -62,6 +62,7 @@ ops! {
     random_bits: RandomBits(seed: Index) { shape: Dims, stream: i64 = 0 } -> bits;
     constraints = ["the seed is u32[.., 2]"];
     infer = |c, a| Ok(vec![Type::new(DType::U32, seeded(c, 0, &a.shape)?)]);
+    step = |_, a| Ok(Step::RandomBits { stream: a.stream });
     eval = |e, a| {
         let seed = e.x(0)?;
         let n = a.shape.iter().try_fold(1u64, |n, d| Ok::<_, Error>(n * e.n(d)? as u64))?.max(1);

@@ -104,6 +104,7 @@ ops! {
     sum: Sum(x: Num) { axes: Vec<i64>, keep: bool = false } -> y;
     constraints = ["each axis exists and is named once"];
     infer = |c, a| over_axes(c, &a.axes, a.keep);
+    step = |c, a| Ok(Step::Fold(Fold::Sum, resolve_axes(&a.axes, c.ty(0)?.rank())?));
     eval = |e, a| Ok(vec![fold(e, &a.axes, a.keep, |xs| {
         xs.reduce(|a, b| Scalar::Add.eval(DType::I64, &[a, b])).unwrap_or(Num::I(0))
     })?]);
@@ -145,6 +146,7 @@ ops! {
     max: Max(x: Num) { axes: Vec<i64>, keep: bool = false } -> y;
     constraints = ["each axis exists and is named once"];
     infer = |c, a| over_axes(c, &a.axes, a.keep);
+    step = |c, a| Ok(Step::Fold(Fold::Max, resolve_axes(&a.axes, c.ty(0)?.rank())?));
     eval = |e, a| {
         let dtype = e.x(0)?.dtype();
         let nothing = dtype.int_range().map_or(Num::F(f64::NEG_INFINITY), |r| Num::I(r.0));
@@ -170,6 +172,7 @@ ops! {
     min: Min(x: Num) { axes: Vec<i64>, keep: bool = false } -> y;
     constraints = ["each axis exists and is named once"];
     infer = |c, a| over_axes(c, &a.axes, a.keep);
+    step = |c, a| Ok(Step::Fold(Fold::Min, resolve_axes(&a.axes, c.ty(0)?.rank())?));
     eval = |e, a| {
         let dtype = e.x(0)?.dtype();
         let nothing = dtype.int_range().map_or(Num::F(f64::INFINITY), |r| Num::I(r.1));
@@ -194,6 +197,7 @@ ops! {
     prod: Prod(x: Num) { axes: Vec<i64>, keep: bool = false } -> y;
     constraints = ["each axis exists and is named once"];
     infer = |c, a| over_axes(c, &a.axes, a.keep);
+    step = |c, a| Ok(Step::Fold(Fold::Prod, resolve_axes(&a.axes, c.ty(0)?.rank())?));
     eval = |e, a| {
         let dtype = e.x(0)?.dtype();
         Ok(vec![fold(e, &a.axes, a.keep, |xs| {
@@ -235,6 +239,7 @@ ops! {
     any: Any(x: Bool) { axes: Vec<i64>, keep: bool = false } -> y;
     constraints = ["each axis exists and is named once"];
     infer = |c, a| over_axes(c, &a.axes, a.keep);
+    step = |c, a| Ok(Step::Fold(Fold::Any, resolve_axes(&a.axes, c.ty(0)?.rank())?));
     eval = |e, a| Ok(vec![fold(e, &a.axes, a.keep, |mut xs| truth(Iterator::any(&mut xs, Num::truth)))?]);
     vmap = |c, a| Ok(vec![c.x(0).any(c.shift_all(0, &a.axes)?, a.keep)]);
     samples = |s| {
@@ -247,6 +252,7 @@ ops! {
     all: All(x: Bool) { axes: Vec<i64>, keep: bool = false } -> y;
     constraints = ["each axis exists and is named once"];
     infer = |c, a| over_axes(c, &a.axes, a.keep);
+    step = |c, a| Ok(Step::Fold(Fold::All, resolve_axes(&a.axes, c.ty(0)?.rank())?));
     eval = |e, a| Ok(vec![fold(e, &a.axes, a.keep, |mut xs| truth(Iterator::all(&mut xs, Num::truth)))?]);
     vmap = |c, a| Ok(vec![c.x(0).all(c.shift_all(0, &a.axes)?, a.keep)]);
     samples = |s| {
@@ -260,6 +266,7 @@ ops! {
     argmax: Argmax(x: Num) { axis: i64, keep: bool = false, last: bool = false } -> y;
     constraints = ["the axis exists"];
     infer = |c, a| positions(c, a.axis, a.keep);
+    step = |c, a| Ok(Step::ArgFold { axis: resolve_axis(a.axis, c.ty(0)?.rank())?, min: false, last: a.last });
     eval = |e, a| Ok(vec![position(e, a.axis, a.keep, a.last, Scalar::Gt)?]);
     vmap = |c, a| Ok(vec![c.x(0).argmax(c.shift(0, a.axis)?, a.keep, a.last)]);
     onnx = ["ArgMax"];
@@ -277,6 +284,7 @@ ops! {
     argmin: Argmin(x: Num) { axis: i64, keep: bool = false, last: bool = false } -> y;
     constraints = ["the axis exists"];
     infer = |c, a| positions(c, a.axis, a.keep);
+    step = |c, a| Ok(Step::ArgFold { axis: resolve_axis(a.axis, c.ty(0)?.rank())?, min: true, last: a.last });
     eval = |e, a| Ok(vec![position(e, a.axis, a.keep, a.last, Scalar::Lt)?]);
     vmap = |c, a| Ok(vec![c.x(0).argmin(c.shift(0, a.axis)?, a.keep, a.last)]);
     onnx = ["ArgMin"];

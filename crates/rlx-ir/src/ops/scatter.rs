@@ -100,6 +100,7 @@ ops! {
         c.expect_shape(2, 2, &gathered(&x.shape, &indices.shape, axis))?;
         Ok(vec![x.clone()])
     };
+    step = |c, a| Ok(Step::Scatter { axis: resolve_axis(a.axis, c.ty(0)?.rank())?, mode: a.mode });
     eval = |e, a| {
         let (x, indices, updates) = (e.x(0)?, e.x(1)?, e.x(2)?);
         let axis = resolve_axis(a.axis, x.rank())?;

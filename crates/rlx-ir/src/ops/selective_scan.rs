@@ -221,6 +221,7 @@ ops! {
         let last = state_dtype(c, 8, 8, &shape)?;
         Ok(vec![x, Type::new(last, shape)])
     };
+    step = |_, a| Ok(Step::SelectiveScan { softplus: a.softplus });
     body = |c, a| {
         let dtype = c.x(0).dtype().wide();
         let up = |i: usize| c.opt(i).map(|v| v.to(dtype));
@@ -256,6 +257,7 @@ ops! {
         z: opt Float, delta_bias: opt Float, state: opt Free, dlast: opt Free) { softplus: bool = false } -> {grads};
     constraints = ["the operands from x to state are those of selective_scan", "dy and dlast have the types of its results"];
     infer = |c, _| grad_types(c, SelectiveScan::DEF, 9);
+    step = |_, a| Ok(Step::SelectiveScanGrad { softplus: a.softplus });
     body = |c, a| {
         let dtype = c.x(1).dtype().wide();
         let up = |i: usize| c.opt(i).map(|v| v.to(dtype));

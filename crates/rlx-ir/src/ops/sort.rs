@@ -29,6 +29,7 @@ ops! {
         let x = c.ty(0)?;
         Ok(vec![x.clone(), x.with_dtype(DType::I64)])
     };
+    step = |c, a| Ok(Step::Sort { axis: resolve_axis(a.axis, c.ty(0)?.rank())?, descending: a.descending });
     eval = |e, a| {
         let x = e.x(0)?;
         let axis = resolve_axis(a.axis, x.rank())?;

@@ -25,6 +25,7 @@ ops! {
         }
         Ok(vec![x.with_shape(&a.shape[..])])
     };
+    step = |_, _| Ok(Step::Reshape);
     eval = |e, _| Ok(vec![e.x(0)?.reshaped(e.out(0)?.1)?]);
     vjp = |c, _| Ok([c.dy(0).reshape(c.x(0).shape())].into());
     vmap = |c, a| {
@@ -49,6 +50,7 @@ ops! {
         }
         Ok(vec![x.with_shape(axes.iter().filter_map(|i| x.shape.get(*i).cloned()).collect::<Shape>())])
     };
+    step = |c, a| Ok(Step::Permute(resolve_axes(&a.axes, c.ty(0)?.rank())?));
     eval = |e, a| {
         let x = e.x(0)?;
         let axes = resolve_axes(&a.axes, x.rank())?;
@@ -96,6 +98,7 @@ ops! {
         }
         Ok(vec![x.with_shape(&a.shape[..])])
     };
+    step = |_, _| Ok(Step::Broadcast);
     eval = |e, _| {
         let x = e.x(0)?;
         Ok(vec![e.make(0, |ix| x.at_broadcast(ix))?])
@@ -136,6 +139,7 @@ ops! {
         }
         Ok(vec![x.with_shape(shape)])
     };
+    step = |_, a| Ok(Step::Slice { start: a.start.0, step: a.step });
     eval = |e, a| {
         let x = e.x(0)?;
         let mut start = Vec::new();
@@ -199,6 +203,7 @@ ops! {
         }
         Ok(vec![x.with_shape(shape)])
     };
+    step = |_, a| Ok(Step::Pad { lo: a.lo.0, interior: a.interior });
     eval = |e, a| {
         let (x, value) = (e.x(0)?, e.x(1)?.flat(0));
         let lo = a.lo.iter().map(|d| e.n(d)).collect::<Result<Vec<_>>>()?;
@@ -242,6 +247,7 @@ ops! {
     flip: Flip(x: Any) { axes: Vec<i64> } -> y;
     constraints = ["each axis exists and is named once"];
     infer = |c, a| { c.axes(1, 0, &a.axes)?; Ok(vec![c.ty(0)?.clone()]) };
+    step = |c, a| Ok(Step::Flip(resolve_axes(&a.axes, c.ty(0)?.rank())?));
     eval = |e, a| {
         let x = e.x(0)?;
         let axes = resolve_axes(&a.axes, x.rank())?;

@@ -228,6 +228,12 @@ ops! {
         "a window fits into the padded input",
     ];
     infer = |c, a| Ok(vec![c.ty(0)?.with_shape(slide!(c, a)?)]);
+    step = |_, a| {
+        let sliding = Sliding {
+            stride: a.stride, dilation: a.dilation, padding_lo: a.padding_lo, padding_hi: a.padding_hi,
+        };
+        Ok(Step::Window { kind: a.kind, kernel: a.kernel, sliding, arg: false })
+    };
     eval = |e, a| {
         let x = e.x(0)?;
         let lead = x.rank() - a.kernel.len();
@@ -305,6 +311,12 @@ ops! {
             return Err(c.fail(Code::Attribute, 4, "kind is sum"));
         }
         Ok(vec![Type::new(DType::I64, slide!(c, a)?)])
+    };
+    step = |_, a| {
+        let sliding = Sliding {
+            stride: a.stride, dilation: a.dilation, padding_lo: a.padding_lo, padding_hi: a.padding_hi,
+        };
+        Ok(Step::Window { kind: a.kind, kernel: a.kernel, sliding, arg: true })
     };
     eval = |e, a| {
         let x = e.x(0)?;

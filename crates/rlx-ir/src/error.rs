@@ -81,6 +81,8 @@ codes! {
     Vmap = "E0502",
     /// A packed tensor does not fit its quantisation scheme.
     Quant = "E0600",
+    /// The device cannot run part of the graph, or has not the memory for it.
+    Device = "E0700",
 }
 
 /// Where a node came from: the caller's line of Rust, or a place in a text.

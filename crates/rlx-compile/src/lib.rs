@@ -1,0 +1,68 @@
+//! The compiler: from a graph to a [`Program`], a flat list of kernel calls over planned memory.
+//!
+//! Each stage is one public function, in this order:
+//! 1. [`mod@expand`]: composites without a tuned kernel become their bodies; dtypes become those that kernels compute in;
+//! 2. [`mod@hoist`]: what depends on params alone is computed once, when they are set;
+//! 3. [`items`]: views become strided accesses ([`access`]);
+//! 4. [`mod@fuse`]: what is computed together;
+//! 5. [`mod@build`]: the order, the kernels, the memory; [`plan`]: where each buffer lies.
+//!
+//! Nothing here knows a device: a device says what it has kernels for through [`Target`], and reads the [`program`].
+
+#![forbid(unsafe_code)]
+
+pub mod access;
+pub mod build;
+pub mod expand;
+pub mod fuse;
+pub mod hoist;
+pub mod items;
+pub mod plan;
+pub mod program;
+
+pub use expand::Target;
+pub use fuse::Limits;
+pub use program::Program;
+
+use rlx_ir::{Func, Result};
+
+/// What the compiler may do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// The limits of fusion.
+    pub limits: Limits,
+}
+
+/// The graph after each stage, as far as it is still a graph.
+pub struct Stages {
+    /// With only such ops as have a step kind.
+    pub expanded: Func,
+    /// The program.
+    pub program: Program,
+}
+
+/// Compiles a graph for a device.
+pub fn compile(f: &Func, target: &dyn Target, options: &Options) -> Result<Program> {
+    Ok(stages(f, target, options)?.program)
+}
+
+/// Compiles a graph and keeps what the stages gave.
+pub fn stages(f: &Func, target: &dyn Target, options: &Options) -> Result<Stages> {
+    let expanded = expand::expand(f, target)?;
+    let expanded = rlx_ir::transform::dce(&expanded)?;
+    let (prepare, main) = hoist::hoist(&expanded)?;
+    let mut program = lower(&main, options)?;
+    if let Some(prepare) = prepare {
+        let count = prepare.outputs.len();
+        program.take_prepared(count)?;
+        program.prepare = Some(Box::new(lower(&prepare, options)?));
+    }
+    Ok(Stages { expanded, program })
+}
+
+/// From a graph in which every op has a step kind to a program.
+fn lower(f: &Func, options: &Options) -> Result<Program> {
+    let items = items::Items::new(f)?;
+    let fused = fuse::fuse(&items, options.limits)?;
+    build::build(&items, &fused, &|region| lower(region, options))
+}

@@ -1,0 +1,239 @@
+//! The arena: where each buffer lies, so that those that live at the same time do not overlap.
+//!
+//! Sizes are symbolic, so what is planned is an order: of two buffers that live at the same time, which one lies below. Offsets
+//! follow from the sizes in one pass when the symbols are bound; whatever the sizes, nothing overlaps. The order is that of
+//! the best of a few greedy layouts at the largest sizes.
+
+use crate::program::{SizeId, Sizes, SlotId};
+use std::cmp::Reverse;
+
+/// Every buffer starts at a multiple of this many bytes: a cache line.
+pub const ALIGN: i64 = 64;
+
+/// Memory that lives from one group to another.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Buffer {
+    /// The first slot in it.
+    pub slot: SlotId,
+    /// Its size in bytes.
+    pub bytes: SizeId,
+    /// The first call that touches it.
+    pub first: u32,
+    /// The last one.
+    pub last: u32,
+}
+
+/// The layout of the arena.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// The buffers.
+    pub buffers: Vec<Buffer>,
+    /// The buffers from the lowest to the highest.
+    order: Vec<u32>,
+    /// For each buffer, those that live at the same time and lie below it.
+    below: Vec<Vec<u32>>,
+}
+
+/// Where everything lies for some sizes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Layout {
+    /// The offset of each buffer in bytes.
+    pub offsets: Vec<i64>,
+    /// The size of the arena.
+    pub peak: i64,
+}
+
+/// How good a layout is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Report {
+    /// The size of the arena in bytes.
+    pub peak: i64,
+    /// The largest sum of bytes that live at the same time: no layout can do with less.
+    pub bound: i64,
+}
+
+impl Report {
+    /// What part of the arena is lost to gaps.
+    pub fn waste(&self) -> f64 {
+        if self.peak == 0 { 0.0 } else { 1.0 - self.bound as f64 / self.peak as f64 }
+    }
+}
+
+fn round_up(n: i64) -> i64 {
+    n.saturating_add(ALIGN - 1) / ALIGN * ALIGN
+}
+
+fn overlap(a: &Buffer, b: &Buffer) -> bool {
+    a.first <= b.last && b.first <= a.last
+}
+
+/// Offsets by placing buffers in an order, each into the first gap that holds it.
+fn place(buffers: &[Buffer], sizes: &[i64], order: &[usize]) -> (Vec<i64>, i64) {
+    let mut offsets = vec![0i64; buffers.len()];
+    let mut placed: Vec<usize> = Vec::new(); // by offset
+    let mut peak = 0;
+    for &i in order {
+        let (Some(b), Some(&size)) = (buffers.get(i), sizes.get(i)) else { continue };
+        let mut at = 0i64;
+        for &p in &placed {
+            let (Some(other), Some(&from), Some(&len)) = (buffers.get(p), offsets.get(p), sizes.get(p))
+            else {
+                continue;
+            };
+            if !overlap(b, other) {
+                continue;
+            }
+            if from.saturating_sub(at) >= size && size > 0 {
+                break;
+            }
+            at = at.max(from.saturating_add(len));
+        }
+        if let Some(o) = offsets.get_mut(i) {
+            *o = at;
+        }
+        peak = peak.max(at.saturating_add(size));
+        let slot = placed.partition_point(|p| offsets.get(*p).is_some_and(|o| *o <= at));
+        placed.insert(slot, i);
+    }
+    (offsets, peak)
+}
+
+impl Plan {
+    /// Plans the arena.
+    pub fn new(buffers: Vec<Buffer>, sizes: &Sizes) -> Plan {
+        let bytes: Vec<i64> =
+            buffers.iter().map(|b| round_up(sizes.dim(b.bytes).upper().unwrap_or(i64::MAX / 4))).collect();
+        let size = |i: &usize| bytes.get(*i).copied().unwrap_or(0);
+        let life = |i: &usize| buffers.get(*i).map_or(0, |b| i64::from(b.last - b.first) + 1);
+        let first = |i: &usize| buffers.get(*i).map_or(0, |b| b.first);
+        let all: Vec<usize> = (0..buffers.len()).collect();
+        let mut by_size = all.clone();
+        by_size.sort_by_key(|i| (Reverse(size(i)), Reverse(life(i)), first(i)));
+        let mut by_life = all.clone();
+        by_life.sort_by_key(|i| (Reverse(life(i)), Reverse(size(i)), first(i)));
+        let mut by_area = all.clone();
+        by_area.sort_by_key(|i| (Reverse(size(i) as i128 * life(i) as i128), first(i)));
+        let mut by_time = all;
+        by_time.sort_by_key(|i| (first(i), Reverse(life(i)), Reverse(size(i))));
+        let best = [by_size, by_life, by_area, by_time]
+            .iter()
+            .map(|order| place(&buffers, &bytes, order))
+            .min_by_key(|(_, peak)| *peak);
+        let offsets = best.map(|b| b.0).unwrap_or_default();
+        let at = |i: u32| offsets.get(i as usize).copied().unwrap_or(0);
+        let mut order: Vec<u32> = (0..buffers.len() as u32).collect();
+        order.sort_by_key(|i| at(*i));
+        let mut below: Vec<Vec<u32>> = vec![Vec::new(); buffers.len()];
+        for (k, i) in order.iter().enumerate() {
+            let Some(own) = buffers.get(*i as usize) else { continue };
+            // Those just below are enough: what lies below one of them lies below this one too.
+            let mut near: Vec<u32> = Vec::new();
+            for j in order.get(..k).unwrap_or_default().iter().rev() {
+                let Some(other) = buffers.get(*j as usize) else { continue };
+                let hidden = near.iter().any(|n| buffers.get(*n as usize).is_some_and(|n| overlap(n, other)));
+                if overlap(own, other) && !hidden {
+                    near.push(*j);
+                }
+            }
+            if let Some(b) = below.get_mut(*i as usize) {
+                *b = near;
+            }
+        }
+        Plan { buffers, order, below }
+    }
+
+    /// Where everything lies, given every size of the program.
+    pub fn layout(&self, sizes: &[i64], out: &mut Layout) {
+        out.offsets.clear();
+        out.offsets.resize(self.buffers.len(), 0);
+        out.peak = 0;
+        let bytes = |i: u32| {
+            let b = self.buffers.get(i as usize).and_then(|b| sizes.get(b.bytes.0 as usize));
+            round_up(b.copied().unwrap_or(0))
+        };
+        for i in &self.order {
+            let below = self.below.get(*i as usize).map(Vec::as_slice).unwrap_or_default();
+            let top = |j: &u32| out.offsets.get(*j as usize).copied().unwrap_or(0).saturating_add(bytes(*j));
+            let at = below.iter().map(top).max().unwrap_or(0);
+            if let Some(o) = out.offsets.get_mut(*i as usize) {
+                *o = at;
+            }
+            out.peak = out.peak.max(at.saturating_add(bytes(*i)));
+        }
+    }
+
+    /// The arena's size and the least that any layout needs, given every size of the program.
+    pub fn report(&self, sizes: &[i64]) -> Report {
+        let mut layout = Layout::default();
+        self.layout(sizes, &mut layout);
+        let bytes = |b: &Buffer| round_up(sizes.get(b.bytes.0 as usize).copied().unwrap_or(0));
+        let end = self.buffers.iter().map(|b| b.last as usize + 2).max().unwrap_or(0);
+        let mut change = vec![0i64; end];
+        for b in &self.buffers {
+            if let Some(c) = change.get_mut(b.first as usize) {
+                *c = c.saturating_add(bytes(b));
+            }
+            if let Some(c) = change.get_mut(b.last as usize + 1) {
+                *c = c.saturating_sub(bytes(b));
+            }
+        }
+        let mut live = 0i64;
+        let bound = change.iter().map(|c| {
+            live = live.saturating_add(*c);
+            live
+        });
+        Report { peak: layout.peak, bound: bound.max().unwrap_or(0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rlx_ir::{Bindings, dim, sample::Rng};
+
+    /// Layouts of random lifetimes: nothing overlaps at any size, and little is wasted.
+    #[test]
+    fn nothing_overlaps_at_any_size() {
+        let mut rng = Rng::new(7);
+        for round in 0..50 {
+            let mut sizes = Sizes::default();
+            let s = dim("s", 1000);
+            let buffers: Vec<Buffer> = (0..60)
+                .map(|i| {
+                    let first = rng.below(100) as u32;
+                    let bytes = if rng.below(2) == 0 {
+                        &s * (rng.below(50) as i64)
+                    } else {
+                        (rng.below(9000) as i64).into()
+                    };
+                    Buffer {
+                        slot: SlotId(i),
+                        bytes: sizes.id(&bytes),
+                        first,
+                        last: first + rng.below(20) as u32,
+                    }
+                })
+                .collect();
+            let plan = Plan::new(buffers, &sizes);
+            for n in [0, 1, 13, 1000] {
+                let b: Bindings = [("s", n)].into_iter().collect();
+                let mut bound = Vec::new();
+                sizes.bind(&b, &mut bound).unwrap();
+                let mut l = Layout::default();
+                plan.layout(&bound, &mut l);
+                for (i, x) in plan.buffers.iter().enumerate() {
+                    for (j, y) in plan.buffers.iter().enumerate().skip(i + 1) {
+                        let (sx, sy) = (bound[x.bytes.0 as usize], bound[y.bytes.0 as usize]);
+                        let apart = l.offsets[i] + sx <= l.offsets[j] || l.offsets[j] + sy <= l.offsets[i];
+                        assert!(
+                            !overlap(x, y) || apart || sx == 0 || sy == 0,
+                            "round {round}, s = {n}: {i} and {j}"
+                        );
+                    }
+                }
+                let r = plan.report(&bound);
+                assert!(r.peak >= r.bound);
+            }
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! A Program: what a device sees. A flat list of calls of kernels over slots of memory, with sizes that are known when the
+//! symbols are.
+//!
+//! Kernels are apart from calls, so that equal layers share one: whatever a device prepares, it prepares per kernel.
+
+use rlx_ir::dim::{Bindings, DimError, Symbol};
+use rlx_ir::op::Step;
+use rlx_ir::op::step::Fold;
+use rlx_ir::scalar::Scalar;
+use rlx_ir::{DType, Dim, Error, Result, Tensor};
+use std::collections::HashMap;
+
+/// A number of elements or a distance, by its place in [`Sizes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SizeId(pub u32);
+
+/// Every size that occurs in a program, each once.
+#[derive(Clone, Debug, Default)]
+pub struct Sizes {
+    dims: Vec<Dim>,
+    known: HashMap<Dim, SizeId>,
+}
+
+impl Sizes {
+    /// The place of a size.
+    pub fn id(&mut self, d: &Dim) -> SizeId {
+        if let Some(id) = self.known.get(d) {
+            return *id;
+        }
+        let id = SizeId(self.dims.len() as u32);
+        self.dims.push(d.clone());
+        self.known.insert(d.clone(), id);
+        id
+    }
+
+    /// The places of several sizes.
+    pub fn ids(&mut self, ds: &[Dim]) -> Vec<SizeId> {
+        ds.iter().map(|d| self.id(d)).collect()
+    }
+
+    /// The size at a place.
+    pub fn dim(&self, id: SizeId) -> Dim {
+        self.dims.get(id.0 as usize).cloned().unwrap_or_else(Dim::invalid)
+    }
+
+    /// All sizes, with the symbols bound.
+    pub fn bind(&self, b: &Bindings, out: &mut Vec<i64>) -> Result<(), DimError> {
+        out.clear();
+        for d in &self.dims {
+            out.push(d.signed(b)?);
+        }
+        Ok(())
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.dims.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.dims.is_empty()
+    }
+}
+
+/// A register of a region.
+pub type Reg = u32;
+
+/// An instruction of a region. The number of an instruction is the register that it sets.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Inst {
+    /// An element of an argument of the kernel.
+    Load(u32),
+    /// An element of an argument, found by an index: its access has stride 0 along the axis that is indexed.
+    Take {
+        /// The argument.
+        arg: u32,
+        /// The index; negative counts from the end, out of range reads 0.
+        index: Reg,
+        /// The dtype of the index.
+        index_dtype: DType,
+        /// The distance between entries.
+        stride: SizeId,
+        /// The number of entries.
+        len: SizeId,
+    },
+    /// What the kernel in front of the region computed.
+    Produced(DType),
+    /// The same number everywhere, as the bytes of a tensor of one element.
+    Number(DType, Vec<u8>),
+    /// A size as a number.
+    Size(SizeId, DType),
+    /// `offset + Σ index·stride` over the space.
+    Iota {
+        /// The stride along each axis of the space.
+        strides: Vec<SizeId>,
+        /// The number at the first index.
+        offset: SizeId,
+        /// The dtype.
+        dtype: DType,
+    },
+    /// A function of the scalar language, of operands of `dtype` (the last operand's for `Select`).
+    Scalar {
+        /// The function.
+        op: Scalar,
+        /// The dtype of the operands.
+        dtype: DType,
+        /// The operands.
+        args: Vec<Reg>,
+    },
+    /// A conversion.
+    Cast {
+        /// The operand.
+        arg: Reg,
+        /// From this dtype.
+        from: DType,
+        /// To this one.
+        to: DType,
+    },
+    /// A reduction over the lanes.
+    Fold {
+        /// How.
+        kind: Fold,
+        /// The operand.
+        arg: Reg,
+        /// Its dtype.
+        dtype: DType,
+    },
+    /// Writes to an argument of the kernel. Registers that do not vary over the lanes are written once per row.
+    Store {
+        /// The argument.
+        arg: u32,
+        /// What is written.
+        value: Reg,
+    },
+}
+
+/// Element-wise work and reductions, fused: for every index of the space, all instructions in order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Region {
+    /// The sizes of the space: rows first, then lanes.
+    pub space: Vec<SizeId>,
+    /// How many of the last axes are lanes: what folds reduce over.
+    pub lanes: usize,
+    /// The instructions.
+    pub code: Vec<Inst>,
+}
+
+/// A matrix product in normal form: axes of every argument are batch, then rows or the summed axis, then columns.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Product {
+    /// The number of batch axes; the arguments are x `[batch.., m, k]`, y `[batch.., k, n]`, z `[batch.., m, n]`.
+    pub batch: usize,
+    /// What is computed with the product while it is in the cache: over the space `[rows.., columns..]`.
+    pub epilogue: Option<Region>,
+}
+
+/// What a kernel does with its arguments.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Work {
+    /// Fused element-wise work.
+    Region(Region),
+    /// A matrix product; the first two arguments are the operands. Without an epilogue the third is the result.
+    Product(Product),
+    /// A step kind that has a kernel of its own: operands first (absent ones left out, see `given`), then results.
+    Kernel {
+        /// The step kind.
+        step: Step,
+        /// Which operands of the op are given.
+        given: Vec<bool>,
+    },
+    /// Writes part of a result: the first argument into the second.
+    Copy,
+    /// Control flow: arguments are operands, then results.
+    Flow {
+        /// The step kind.
+        step: Step,
+        /// The regions.
+        bodies: Vec<Program>,
+    },
+}
+
+/// An argument of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Arg {
+    /// The dtype in memory.
+    pub dtype: DType,
+    /// Its sizes.
+    pub shape: Vec<SizeId>,
+    /// The distance between neighbours along each axis.
+    pub strides: Vec<SizeId>,
+    /// Whether it is written.
+    pub write: bool,
+}
+
+/// A kernel: work on arguments of known form.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kernel {
+    /// What it does.
+    pub work: Work,
+    /// Its arguments.
+    pub args: Vec<Arg>,
+}
+
+/// A slot of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SlotId(pub u32);
+
+/// Where a slot lives.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Place {
+    /// In the arena: the buffer of that number of the plan.
+    Arena(u32),
+    /// The input of that number.
+    Input(u32),
+    /// The param of that number.
+    Param(u32),
+    /// A result of the program that runs once when params are set.
+    Prepared(u32),
+    /// The output of that number.
+    Output(u32),
+    /// Data of the program.
+    Constant(Tensor),
+}
+
+/// A dense tensor in memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slot {
+    /// The dtype.
+    pub dtype: DType,
+    /// Its sizes.
+    pub shape: Vec<SizeId>,
+    /// The number of elements.
+    pub len: SizeId,
+    /// Where it lives.
+    pub place: Place,
+}
+
+/// A call of a kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// The kernel, by its place in the program.
+    pub kernel: u32,
+    /// The slot of each argument, and the element at which it starts.
+    pub args: Vec<(SlotId, SizeId)>,
+    /// The ops that it stands for, for people.
+    pub label: String,
+}
+
+/// A named input, param or output.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Named {
+    /// Its name.
+    pub name: String,
+    /// Its dtype.
+    pub dtype: DType,
+    /// Its sizes.
+    pub shape: Vec<Dim>,
+    /// Its slot.
+    pub slot: SlotId,
+}
+
+/// A graph, ready for a device.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// The graph's name.
+    pub name: String,
+    /// The symbols of its sizes.
+    pub symbols: Vec<Symbol>,
+    /// Every size.
+    pub sizes: Sizes,
+    /// The memory.
+    pub slots: Vec<Slot>,
+    /// The kernels, each once.
+    pub kernels: Vec<Kernel>,
+    /// The calls, in order.
+    pub calls: Vec<Call>,
+    /// The inputs.
+    pub inputs: Vec<Named>,
+    /// The params.
+    pub params: Vec<Named>,
+    /// What `prepare` gives, in order: further params.
+    pub prepared: Vec<Named>,
+    /// The outputs.
+    pub outputs: Vec<Named>,
+    /// Runs once when the params are set: from params to what is prepared.
+    pub prepare: Option<Box<Program>>,
+    /// The arena's layout.
+    pub plan: crate::plan::Plan,
+    /// Why things were fused or kept apart, in the order of the calls.
+    pub notes: Vec<String>,
+}
+
+impl PartialEq for Program {
+    /// Whether two programs are the same for a device.
+    fn eq(&self, other: &Program) -> bool {
+        self.slots == other.slots
+            && self.kernels == other.kernels
+            && self.calls.len() == other.calls.len()
+            && self.calls.iter().zip(&other.calls).all(|(a, b)| a.kernel == b.kernel && a.args == b.args)
+            && self.sizes.dims == other.sizes.dims
+    }
+}
+
+impl Program {
+    /// The slot, or an error: a program is made by the compiler, so that one is missing is a fault of ours.
+    pub fn slot(&self, id: SlotId) -> Result<&Slot> {
+        self.slots.get(id.0 as usize).ok_or_else(|| fault("a slot is missing"))
+    }
+
+    /// Makes the last `count` params what `prepare` gives.
+    pub fn take_prepared(&mut self, count: usize) -> Result<()> {
+        let from =
+            self.params.len().checked_sub(count).ok_or_else(|| fault("fewer params than are prepared"))?;
+        self.prepared = self.params.split_off(from);
+        for (k, p) in self.prepared.iter().enumerate() {
+            let slot = self.slots.get_mut(p.slot.0 as usize).ok_or_else(|| fault("a slot is missing"))?;
+            slot.place = Place::Prepared(k as u32);
+        }
+        Ok(())
+    }
+
+    /// The kernel of a call.
+    pub fn kernel(&self, call: &Call) -> Result<&Kernel> {
+        self.kernels.get(call.kernel as usize).ok_or_else(|| fault("a kernel is missing"))
+    }
+}
+
+/// An error that only a fault in the compiler can cause.
+pub fn fault(what: &str) -> Error {
+    Error::new(rlx_ir::Code::Verify, format!("the compiler made a mistake: {what}"))
+}

@@ -53,6 +53,10 @@ impl Kind {
             PackKind::Bf16 => Kind::Bf16Widen,
         }
     }
+    /// Rows of registers that so many rows of B take.
+    pub fn steps(self, k: usize) -> usize {
+        if self == Kind::F32 { k } else { k.div_ceil(2) }
+    }
 }
 
 /// The shape of the micro-kernels of a level.
@@ -64,11 +68,12 @@ pub(super) struct Shape {
     pub width: usize,
 }
 
-/// The shape at a level.
-pub(super) fn shape(level: Level) -> Shape {
+/// The shape at a level. Widened numbers take registers of their own, so there are fewer rows.
+pub(super) fn shape(level: Level, kind: PackKind) -> Shape {
+    let widen = Kind::of(level, kind) == Kind::Bf16Widen;
     match level {
-        Level::Avx512 => Shape { rows: 14, width: 32 },
-        Level::Avx2 => Shape { rows: 6, width: 16 },
+        Level::Avx512 => Shape { rows: if widen { 12 } else { 14 }, width: 32 },
+        Level::Avx2 => Shape { rows: if widen { 5 } else { 6 }, width: 16 },
         Level::Neon => Shape { rows: 12, width: 8 },
         Level::Baseline => Shape { rows: 4, width: 8 },
     }
@@ -105,11 +110,11 @@ unsafe fn load_c<V: Vector, const R: usize, const N: usize>(x: &Args) -> [[V; N]
 }
 
 #[inline(always)]
-unsafe fn store_c<V: Vector, const R: usize, const N: usize>(x: &Args, acc: [[V; N]; R]) {
+unsafe fn store_c<V: Vector, const R: usize, const N: usize>(x: &Args, acc: &[[V; N]; R]) {
     // SAFETY: as above.
     unsafe {
-        for (r, row) in acc.into_iter().enumerate() {
-            for (v, sum) in row.into_iter().enumerate() {
+        for (r, row) in acc.iter().enumerate() {
+            for (v, sum) in row.iter().enumerate() {
                 sum.store(x.c.offset(r as isize * x.ldc).add(v * V::LANES));
             }
         }
@@ -145,7 +150,7 @@ unsafe fn product<V: Vector, const R: usize, const N: usize>(x: &Args) {
             b = b.add(2 * V::LANES);
             ahead = ahead.wrapping_add(2 * V::LANES);
         }
-        store_c(x, acc);
+        store_c(x, &acc);
     }
 }
 
@@ -157,13 +162,17 @@ unsafe fn product_widen<V: Vector, const R: usize, const N: usize>(x: &Args) {
         let mut acc = load_c::<V, R, N>(x);
         let (mut a, mut b, mut ahead) = (x.a, x.b, x.ahead);
         for _ in 0..x.k.div_ceil(2) {
-            for v in 0..N {
-                let (first, second) = V::load_pairs(b.add(at::<V>(x, v)));
+            let mut rows = [[V::zero(); N]; 2];
+            let [first, second] = &mut rows;
+            for (v, (first, second)) in first.iter_mut().zip(second).enumerate() {
+                (*first, *second) = V::load_pairs(b.add(at::<V>(x, v)));
                 V::prefetch(ahead.wrapping_add(at::<V>(x, v)));
+            }
+            for (k, row) in rows.iter().enumerate() {
                 for (r, sums) in acc.iter_mut().enumerate() {
-                    if let Some(sum) = sums.get_mut(v) {
-                        *sum = V::splat(a.add(r * LDA)).mul_add(first, *sum);
-                        *sum = V::splat(a.add(r * LDA + 1)).mul_add(second, *sum);
+                    let s = V::splat(a.add(r * LDA + k));
+                    for (sum, reg) in sums.iter_mut().zip(row) {
+                        *sum = s.mul_add(*reg, *sum);
                     }
                 }
             }
@@ -171,7 +180,7 @@ unsafe fn product_widen<V: Vector, const R: usize, const N: usize>(x: &Args) {
             b = b.add(2 * V::LANES);
             ahead = ahead.wrapping_add(2 * V::LANES);
         }
-        store_c(x, acc);
+        store_c(x, &acc);
     }
 }
 
@@ -230,14 +239,14 @@ mod avx512 {
                 b = b.add(32);
                 ahead = ahead.wrapping_add(32);
             }
-            store_c(x, acc);
+            store_c(x, &acc);
         }
     }
 
     pub fn kernel(kind: Kind, rows: usize, regs: usize) -> Kernel {
         match kind {
             Kind::F32 => pick!(f32, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12 13 14; 1 2 3 4; 1 2 3),
-            Kind::Bf16Widen => pick!(widen, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12 13 14; 1 2 3 4; 1 2 3),
+            Kind::Bf16Widen => pick!(widen, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12; 1 2 3 4; 1 2 3),
             Kind::Bf16Dot => pick!(dot, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12 13 14; 1 2 3 4; 1 2 3),
         }
     }
@@ -262,7 +271,7 @@ mod avx2 {
     pub fn kernel(kind: Kind, rows: usize, regs: usize) -> Kernel {
         match kind {
             Kind::F32 => pick!(f32, rows, regs; 1 2 3 4 5 6; 1 2; 1),
-            _ => pick!(widen, rows, regs; 1 2 3 4 5 6; 1 2; 1),
+            _ => pick!(widen, rows, regs; 1 2 3 4 5; 1; 1),
         }
     }
 }

@@ -162,7 +162,7 @@ impl Gemm<'_> {
             Out::Direct { .. } => (false, false),
             Out::Sink { whole_rows, .. } => (true, whole_rows),
         };
-        let (pieces, shared) = Plan::scratch(micro::shape(self.level), self.size(sink, whole_rows));
+        let (pieces, shared) = Plan::scratch(micro::shape(self.level, self.kind()), self.size(sink, whole_rows));
         ScratchSize { each: pieces.bytes(), shared: shared * size_of::<f32>() }
     }
 
@@ -185,7 +185,7 @@ impl Gemm<'_> {
             Out::Direct { .. } => (false, false),
             Out::Sink { whole_rows, .. } => (true, whole_rows),
         };
-        let (shape, size) = (micro::shape(self.level), self.size(sink, whole_rows));
+        let (shape, size) = (micro::shape(self.level, self.kind()), self.size(sink, whole_rows));
         let plan = Plan::new(shape, size, pool.threads());
         let (pieces, _) = Plan::scratch(shape, size);
         let run =
@@ -194,6 +194,9 @@ impl Gemm<'_> {
         unsafe { run.all(pool) }
     }
 }
+
+/// Steps of k that B is fetched ahead when it is read only once.
+const AHEAD: usize = 32;
 
 /// A product under way.
 struct Run<'a> {
@@ -396,7 +399,10 @@ impl Run<'_> {
                             c,
                             ldc,
                             accumulate: k0 > 0,
-                            ahead: b,
+                            ahead: match i + 1 < steps.count() {
+                                true => b.wrapping_add(self.kind.steps(span.len()) * width),
+                                false => b.wrapping_sub(self.kind.steps(span.start) * width).wrapping_add(count * panel),
+                            },
                         };
                         self.row_panels(rows.len(), if half { 1 } else { 2 * count }, args);
                     }
@@ -453,6 +459,9 @@ impl Run<'_> {
     unsafe fn row_panels(&self, rows: usize, regs: usize, mut args: Args) {
         let count = rows.div_ceil(self.shape.rows).max(1);
         let (low, more) = (rows / count, rows % count);
+        if count == 1 {
+            args.ahead = args.b.wrapping_add(AHEAD * self.shape.width);
+        }
         for (height, count) in [(low + 1, more), (low, count - more)] {
             if count == 0 {
                 continue;
@@ -462,6 +471,7 @@ impl Run<'_> {
                 // SAFETY: the caller has all rows of A and C.
                 unsafe {
                     kernel(&args);
+                    args.ahead = args.b;
                     args.a = args.a.add(height * LDA);
                     args.c = args.c.offset(height as isize * args.ldc);
                 }

@@ -64,7 +64,7 @@ impl PackedB {
         pool: &Pool,
         fill: impl Fn(Range<usize>, Range<usize>, *mut f32, usize) + Sync,
     ) -> PackedB {
-        let shape = micro::shape(level);
+        let shape = micro::shape(level, kind);
         let panels = n.div_ceil(shape.width);
         let data = Buffer::new(panels * panel_floats(shape, kind, k) * size_of::<f32>());
         let dst = Ptr(data.ptr().cast::<f32>());
@@ -122,7 +122,7 @@ pub(super) unsafe fn panel(
     dst: *mut f32,
     fill: &dyn Fn(Range<usize>, Range<usize>, *mut f32, usize),
 ) {
-    let (width, used) = (micro::shape(level).width, cols.len());
+    let (width, used) = (micro::shape(level, kind).width, cols.len());
     let mut block = [0f32; ROWS * WIDEST];
     for k0 in ks.clone().step_by(ROWS) {
         let rows = ROWS.min(ks.end - k0);

@@ -1,0 +1,314 @@
+//! The innermost loops: a few rows of A times one or more panels of B, summed in registers.
+//!
+//! Every element of C is one chain of multiply-adds in the order of k, whatever the blocks, so that no choice of sizes
+//! here or in the plan changes a bit of the result.
+
+use super::PackKind;
+use super::vector::Vector;
+use crate::level::Level;
+
+/// The longest run of k in one call.
+pub(super) const KC: usize = 512;
+/// Floats from one row of packed A to the next: constant, so that all rows are reached from one register; and an odd number
+/// of cache lines, so that the rows fall into different sets of the cache.
+pub(super) const LDA: usize = KC + 16;
+
+/// One call.
+pub(super) struct Args {
+    /// Steps of k.
+    pub k: usize,
+    /// The first row of packed A: f32, or pairs of bf16 for [`Kind::Bf16Dot`].
+    pub a: *const f32,
+    /// The first panel of B: f32, or pairs of bf16 in the size of an f32.
+    pub b: *const f32,
+    /// Floats from one panel to the next.
+    pub panel: usize,
+    /// The first element of C, and the floats from one row to the next.
+    pub c: *mut f32,
+    pub ldc: isize,
+    /// Whether C already holds the sum of earlier steps.
+    pub accumulate: bool,
+    /// As many steps of B as this call reads, to be fetched into the cache on the way.
+    pub ahead: *const f32,
+}
+
+pub(super) type Kernel = unsafe fn(&Args);
+
+/// How a level multiplies one kind of numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// f32.
+    F32,
+    /// B in bf16, widened in registers; A rounded to bf16 but stored as f32.
+    Bf16Widen,
+    /// Both in bf16, for the instruction that multiplies pairs.
+    Bf16Dot,
+}
+
+impl Kind {
+    pub fn of(level: Level, kind: PackKind) -> Kind {
+        match kind {
+            PackKind::F32 => Kind::F32,
+            PackKind::Bf16 if level.has_bf16_dot() => Kind::Bf16Dot,
+            PackKind::Bf16 => Kind::Bf16Widen,
+        }
+    }
+    /// Rows of registers that so many rows of B take.
+    pub fn steps(self, k: usize) -> usize {
+        if self == Kind::F32 { k } else { k.div_ceil(2) }
+    }
+}
+
+/// The shape of the micro-kernels of a level.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    /// The most rows of one call.
+    pub rows: usize,
+    /// Columns of a panel of B: two registers.
+    pub width: usize,
+}
+
+/// The shape at a level. Widened numbers take registers of their own, so there are fewer rows.
+pub(super) fn shape(level: Level, kind: PackKind) -> Shape {
+    let widen = Kind::of(level, kind) == Kind::Bf16Widen;
+    match level {
+        Level::Avx512 => Shape { rows: if widen { 12 } else { 14 }, width: 32 },
+        Level::Avx2 => Shape { rows: if widen { 5 } else { 6 }, width: 16 },
+        Level::Neon => Shape { rows: 12, width: 8 },
+        Level::Baseline => Shape { rows: 4, width: 8 },
+    }
+}
+
+impl Shape {
+    /// How many panels one call should take when there are so few rows: enough sums in flight to hide the latency of an
+    /// addition, and several streams of B for the memory.
+    pub fn panels(self, rows: usize) -> usize {
+        if rows * 4 <= self.rows {
+            4
+        } else if rows * 3 <= self.rows {
+            2
+        } else {
+            1
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn load_c<V: Vector, const R: usize, const N: usize>(x: &Args) -> [[V; N]; R] {
+    // SAFETY: the caller has R rows of N registers in C.
+    unsafe {
+        let mut acc = [[V::zero(); N]; R];
+        if x.accumulate {
+            for (r, row) in acc.iter_mut().enumerate() {
+                for (v, sum) in row.iter_mut().enumerate() {
+                    *sum = V::load(x.c.offset(r as isize * x.ldc).add(v * V::LANES));
+                }
+            }
+        }
+        acc
+    }
+}
+
+#[inline(always)]
+unsafe fn store_c<V: Vector, const R: usize, const N: usize>(x: &Args, acc: &[[V; N]; R]) {
+    // SAFETY: as above.
+    unsafe {
+        for (r, row) in acc.iter().enumerate() {
+            for (v, sum) in row.iter().enumerate() {
+                sum.store(x.c.offset(r as isize * x.ldc).add(v * V::LANES));
+            }
+        }
+    }
+}
+
+/// Where register `v` of a row of B lies: two registers to a panel.
+#[inline(always)]
+fn at<V: Vector>(x: &Args, v: usize) -> usize {
+    v / 2 * x.panel + v % 2 * V::LANES
+}
+
+/// R rows times N registers, f32.
+#[inline(always)]
+unsafe fn product<V: Vector, const R: usize, const N: usize>(x: &Args) {
+    // SAFETY: the caller has k columns of R rows in A, k rows of N registers in B, and the tile of C.
+    unsafe {
+        let mut acc = load_c::<V, R, N>(x);
+        let (mut a, mut b, mut ahead) = (x.a, x.b, x.ahead);
+        for _ in 0..x.k {
+            let mut row = [V::zero(); N];
+            for (v, reg) in row.iter_mut().enumerate() {
+                *reg = V::load(b.add(at::<V>(x, v)));
+                V::prefetch(ahead.wrapping_add(at::<V>(x, v)));
+            }
+            for (r, sums) in acc.iter_mut().enumerate() {
+                let s = V::splat(a.add(r * LDA));
+                for (sum, reg) in sums.iter_mut().zip(row) {
+                    *sum = s.mul_add(reg, *sum);
+                }
+            }
+            a = a.add(1);
+            b = b.add(2 * V::LANES);
+            ahead = ahead.wrapping_add(2 * V::LANES);
+        }
+        store_c(x, &acc);
+    }
+}
+
+/// R rows times N registers, B in pairs of bf16.
+#[inline(always)]
+unsafe fn product_widen<V: Vector, const R: usize, const N: usize>(x: &Args) {
+    // SAFETY: as for `product`, with half as many rows of B; an odd k has a zero after its last column of A and row of B.
+    unsafe {
+        let mut acc = load_c::<V, R, N>(x);
+        let (mut a, mut b, mut ahead) = (x.a, x.b, x.ahead);
+        for _ in 0..x.k.div_ceil(2) {
+            let mut rows = [[V::zero(); N]; 2];
+            let [first, second] = &mut rows;
+            for (v, (first, second)) in first.iter_mut().zip(second).enumerate() {
+                (*first, *second) = V::load_pairs(b.add(at::<V>(x, v)));
+                V::prefetch(ahead.wrapping_add(at::<V>(x, v)));
+            }
+            for (k, row) in rows.iter().enumerate() {
+                for (r, sums) in acc.iter_mut().enumerate() {
+                    let s = V::splat(a.add(r * LDA + k));
+                    for (sum, reg) in sums.iter_mut().zip(row) {
+                        *sum = s.mul_add(*reg, *sum);
+                    }
+                }
+            }
+            a = a.add(2);
+            b = b.add(2 * V::LANES);
+            ahead = ahead.wrapping_add(2 * V::LANES);
+        }
+        store_c(x, &acc);
+    }
+}
+
+/// Chooses the compiled kernel: up to `rows` rows with half a panel or a whole one, few rows with two or four panels.
+macro_rules! pick {
+    ($f:ident, $rows:expr, $regs:expr; $($r:literal)*; $($r2:literal)*; $($r4:literal)*) => {
+        match ($regs, $rows) {
+            $((1, $r) => $f::<$r, 1> as Kernel, (2, $r) => $f::<$r, 2>,)*
+            $((4, $r2) => $f::<$r2, 4>,)*
+            $((8, $r4) => $f::<$r4, 8>,)*
+            other => unreachable!("no micro-kernel for {other:?}"),
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    use super::*;
+    use std::arch::x86_64::*;
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    unsafe fn f32<const R: usize, const N: usize>(x: &Args) {
+        // SAFETY: the caller has the level and the memory.
+        unsafe { product::<__m512, R, N>(x) }
+    }
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    unsafe fn widen<const R: usize, const N: usize>(x: &Args) {
+        // SAFETY: as above.
+        unsafe { product_widen::<__m512, R, N>(x) }
+    }
+    /// As [`product`], two steps of k in one instruction.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+    unsafe fn dot<const R: usize, const N: usize>(x: &Args) {
+        // SAFETY: as above; rows of A are pairs of bf16, an f32 in size.
+        unsafe {
+            let mut acc = load_c::<__m512, R, N>(x);
+            let (mut a, mut b, mut ahead) = (x.a, x.b, x.ahead);
+            for _ in 0..x.k.div_ceil(2) {
+                let mut row = [_mm512_setzero_si512(); N];
+                for (v, reg) in row.iter_mut().enumerate() {
+                    *reg = _mm512_loadu_si512(b.add(at::<__m512>(x, v)).cast());
+                    <__m512 as Vector>::prefetch(ahead.wrapping_add(at::<__m512>(x, v)));
+                }
+                for (r, sums) in acc.iter_mut().enumerate() {
+                    let s = _mm512_set1_epi32(a.add(r * LDA).cast::<i32>().read());
+                    for (sum, reg) in sums.iter_mut().zip(row) {
+                        // SAFETY: both are 512 bits, and all bits are pairs of bf16.
+                        let (s, reg) = (
+                            std::mem::transmute::<__m512i, __m512bh>(s),
+                            std::mem::transmute::<__m512i, __m512bh>(reg),
+                        );
+                        *sum = _mm512_dpbf16_ps(*sum, s, reg);
+                    }
+                }
+                a = a.add(1);
+                b = b.add(32);
+                ahead = ahead.wrapping_add(32);
+            }
+            store_c(x, &acc);
+        }
+    }
+
+    pub fn kernel(kind: Kind, rows: usize, regs: usize) -> Kernel {
+        match kind {
+            Kind::F32 => pick!(f32, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12 13 14; 1 2 3 4; 1 2 3),
+            Kind::Bf16Widen => pick!(widen, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12; 1 2 3 4; 1 2 3),
+            Kind::Bf16Dot => pick!(dot, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12 13 14; 1 2 3 4; 1 2 3),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use super::*;
+    use std::arch::x86_64::__m256;
+
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn f32<const R: usize, const N: usize>(x: &Args) {
+        // SAFETY: the caller has the level and the memory.
+        unsafe { product::<__m256, R, N>(x) }
+    }
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn widen<const R: usize, const N: usize>(x: &Args) {
+        // SAFETY: as above.
+        unsafe { product_widen::<__m256, R, N>(x) }
+    }
+
+    pub fn kernel(kind: Kind, rows: usize, regs: usize) -> Kernel {
+        match kind {
+            Kind::F32 => pick!(f32, rows, regs; 1 2 3 4 5 6; 1 2; 1),
+            _ => pick!(widen, rows, regs; 1 2 3 4 5; 1; 1),
+        }
+    }
+}
+
+mod base {
+    use super::*;
+    #[cfg(target_arch = "aarch64")]
+    type Lanes = std::arch::aarch64::float32x4_t;
+    #[cfg(target_arch = "x86_64")]
+    type Lanes = std::arch::x86_64::__m128;
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    type Lanes = [f32; 4];
+
+    unsafe fn f32<const R: usize, const N: usize>(x: &Args) {
+        // SAFETY: every machine of the architecture has these vectors; the caller has the memory.
+        unsafe { product::<Lanes, R, N>(x) }
+    }
+    unsafe fn widen<const R: usize, const N: usize>(x: &Args) {
+        // SAFETY: as above.
+        unsafe { product_widen::<Lanes, R, N>(x) }
+    }
+
+    pub fn kernel(kind: Kind, rows: usize, regs: usize) -> Kernel {
+        match kind {
+            Kind::F32 => pick!(f32, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12; 1 2 3 4; 1 2 3),
+            _ => pick!(widen, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12; 1 2 3 4; 1 2 3),
+        }
+    }
+}
+
+/// The kernel for so many rows (1 up to the shape's) and registers of columns (1, 2, or 2 × [`Shape::panels`]).
+pub(super) fn kernel(level: Level, kind: Kind, rows: usize, regs: usize) -> Kernel {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => avx512::kernel(kind, rows, regs),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => avx2::kernel(kind, rows, regs),
+        _ => base::kernel(kind, rows, regs),
+    }
+}

@@ -1,0 +1,283 @@
+//! Moving operands into the order in which the micro-kernels read them.
+//!
+//! B becomes panels of [`Shape::width`] columns, each panel k rows of that many floats, zeros beyond the last column. In
+//! bf16 a panel holds pairs of rows: column by column the element of the even row and that of the odd one. A is only copied
+//! row by row, so that whoever makes up rows ([`super::RowSource`]) can write them in place.
+
+use super::PackKind;
+use super::micro::{self, Shape};
+use crate::each_level;
+use crate::level::Level;
+use crate::mem::{Buffer, Ptr};
+use crate::pool::Pool;
+use std::ops::Range;
+
+/// Rows of B that are packed at a time.
+const ROWS: usize = 64;
+/// The widest panel of any level.
+const WIDEST: usize = 32;
+
+/// B of a product, packed once for many.
+#[derive(Debug)]
+pub struct PackedB {
+    level: Level,
+    kind: PackKind,
+    k: usize,
+    n: usize,
+    data: Buffer,
+}
+
+impl PackedB {
+    /// Packs a k × n matrix with any strides (in elements), so a transposed one too.
+    ///
+    /// # Safety
+    /// The matrix is within readable memory.
+    #[allow(clippy::too_many_arguments)]
+    pub unsafe fn pack(
+        level: Level,
+        kind: PackKind,
+        k: usize,
+        n: usize,
+        src: *const f32,
+        row_stride: isize,
+        col_stride: isize,
+        pool: &Pool,
+    ) -> PackedB {
+        let src = Ptr(src.cast_mut());
+        PackedB::pack_with(level, kind, k, n, pool, |rows, cols, dst, stride| {
+            let (strides, src) = ([row_stride, col_stride], src);
+            // SAFETY: the caller has the matrix; `pack_with` gives room for the block.
+            unsafe {
+                let src = src.0.offset(rows.start as isize * row_stride + cols.start as isize * col_stride);
+                copy(level, src, strides, [rows.len(), cols.len()], dst, stride)
+            }
+        })
+    }
+
+    /// Packs a k × n matrix that `fill(rows, cols, dst, stride)` writes out block by block: row `r` of the block begins at
+    /// `dst + r * stride`. So a matrix of another type is converted on the way.
+    pub fn pack_with(
+        level: Level,
+        kind: PackKind,
+        k: usize,
+        n: usize,
+        pool: &Pool,
+        fill: impl Fn(Range<usize>, Range<usize>, *mut f32, usize) + Sync,
+    ) -> PackedB {
+        let shape = micro::shape(level, kind);
+        let panels = n.div_ceil(shape.width);
+        let data = Buffer::new(panels * panel_floats(shape, kind, k) * size_of::<f32>());
+        let dst = Ptr(data.ptr().cast::<f32>());
+        pool.run(panels, |p, _| {
+            let dst = dst;
+            let cols = p * shape.width..n.min((p + 1) * shape.width);
+            // SAFETY: the panel is within the buffer, and this task's alone.
+            unsafe {
+                let dst = dst.0.add(p * panel_floats(shape, kind, k));
+                panel(level, kind, 0..k, cols, dst, &fill);
+            }
+        });
+        PackedB { level, kind, k, n, data }
+    }
+
+    /// Rows.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+    /// Columns.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+    /// The type of the elements.
+    pub fn kind(&self) -> PackKind {
+        self.kind
+    }
+    /// The level whose kernels read this order.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+    /// The size in memory.
+    pub fn bytes(&self) -> usize {
+        self.data.len()
+    }
+    pub(super) fn ptr(&self) -> *const f32 {
+        self.data.ptr().cast()
+    }
+}
+
+/// The size of a panel, in units of an f32.
+pub(super) fn panel_floats(shape: Shape, kind: PackKind, k: usize) -> usize {
+    shape.width * kind.steps(k)
+}
+
+/// Packs the rows `ks` (beginning at an even one) of one panel.
+///
+/// # Safety
+/// The panel's piece for these rows begins at `dst`.
+pub(super) unsafe fn panel(
+    level: Level,
+    kind: PackKind,
+    ks: Range<usize>,
+    cols: Range<usize>,
+    dst: *mut f32,
+    fill: &dyn Fn(Range<usize>, Range<usize>, *mut f32, usize),
+) {
+    let (width, used) = (micro::shape(level, kind).width, cols.len());
+    let mut block = [0f32; ROWS * WIDEST];
+    for k0 in ks.clone().step_by(ROWS) {
+        let rows = ROWS.min(ks.end - k0);
+        // SAFETY: the caller has room for the rows; the block has room for `ROWS` of the widest.
+        unsafe {
+            let at = dst.add(kind.steps(k0 - ks.start) * width);
+            let out = if kind == PackKind::F32 { at } else { block.as_mut_ptr() };
+            fill(k0..k0 + rows, cols.clone(), out, width);
+            if used < width {
+                for r in 0..rows {
+                    out.add(r * width + used).write_bytes(0, width - used);
+                }
+            }
+            if rows % 2 == 1 && kind == PackKind::Bf16 {
+                out.add(rows * width).write_bytes(0, width);
+            }
+        }
+        if kind == PackKind::Bf16 {
+            let (src, dst, pairs) = (
+                block.as_ptr(),
+                dst.wrapping_add((k0 - ks.start) / 2 * width).cast::<u32>(),
+                rows.div_ceil(2),
+            );
+            each_level!(level, _FMA, pair_rows => (src: *const f32, dst: *mut u32, pairs: usize, width: usize));
+        }
+    }
+}
+
+/// An f32 as the nearest bf16, ties to even; a NaN stays one.
+#[inline(always)]
+fn bf16_bits(x: f32) -> u32 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    if x.is_nan() { bits >> 16 | 0x40 } else { rounded }
+}
+
+#[inline(always)]
+unsafe fn pair_rows(src: *const f32, dst: *mut u32, pairs: usize, width: usize) {
+    for p in 0..pairs {
+        for c in 0..width {
+            // SAFETY: the caller has the rows.
+            unsafe {
+                let (first, second) = (*src.add(2 * p * width + c), *src.add((2 * p + 1) * width + c));
+                *dst.add(p * width + c) = bf16_bits(first) | bf16_bits(second) << 16;
+            }
+        }
+    }
+}
+
+/// Rounds rows to bf16 in place: `dot` as pairs at the beginning of each row, else still as f32. An odd length gets a zero.
+///
+/// # Safety
+/// There are that many rows, with room for an even length.
+pub(super) unsafe fn round_rows(
+    level: Level,
+    dot: bool,
+    rows: usize,
+    len: usize,
+    ptr: *mut f32,
+    stride: usize,
+) {
+    if len % 2 == 1 {
+        for r in 0..rows {
+            // SAFETY: the caller has the rows.
+            unsafe { *ptr.add(r * stride + len) = 0.0 }
+        }
+    }
+    let len = len.next_multiple_of(2);
+    if dot {
+        each_level!(level, _FMA, narrow => (ptr: *mut f32, rows: usize, len: usize, stride: usize));
+    } else {
+        each_level!(level, _FMA, round => (ptr: *mut f32, rows: usize, len: usize, stride: usize));
+    }
+}
+
+#[inline(always)]
+unsafe fn round(ptr: *mut f32, rows: usize, len: usize, stride: usize) {
+    for r in 0..rows {
+        for i in 0..len {
+            // SAFETY: the caller has the rows.
+            unsafe {
+                let x = ptr.add(r * stride + i);
+                *x = f32::from_bits(bf16_bits(*x) << 16);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn narrow(ptr: *mut f32, rows: usize, len: usize, stride: usize) {
+    let mut chunk = [0u16; 16];
+    for r in 0..rows {
+        for i in (0..len).step_by(16) {
+            let n = (len - i).min(16);
+            // SAFETY: the caller has the rows; what is written lies before what is still to be read.
+            unsafe {
+                let row = ptr.add(r * stride);
+                for (j, c) in chunk.iter_mut().take(n).enumerate() {
+                    *c = bf16_bits(*row.add(i + j)) as u16;
+                }
+                row.cast::<u16>().add(i).copy_from_nonoverlapping(chunk.as_ptr(), n);
+            }
+        }
+    }
+}
+
+/// Copies a block of rows × cols with any strides into rows at `stride`.
+///
+/// # Safety
+/// Both blocks are within their memory and do not overlap.
+pub(super) unsafe fn copy(
+    level: Level,
+    src: *const f32,
+    strides: [isize; 2],
+    size: [usize; 2],
+    dst: *mut f32,
+    stride: usize,
+) {
+    let ([row, col], [rows, cols]) = (strides, size);
+    if col == 1 || cols <= 1 {
+        for r in 0..rows {
+            // SAFETY: the caller has both blocks.
+            unsafe { dst.add(r * stride).copy_from_nonoverlapping(src.offset(r as isize * row), cols) }
+        }
+    } else {
+        each_level!(level, _FMA, gather => (
+            src: *const f32, row: isize, col: isize, rows: usize, cols: usize, dst: *mut f32, stride: usize,
+        ));
+    }
+}
+
+/// The block in squares, so that neither side runs through more cache lines than stay at hand.
+#[inline(always)]
+unsafe fn gather(
+    src: *const f32,
+    row: isize,
+    col: isize,
+    rows: usize,
+    cols: usize,
+    dst: *mut f32,
+    stride: usize,
+) {
+    const SIDE: usize = 16;
+    for c0 in (0..cols).step_by(SIDE) {
+        for r0 in (0..rows).step_by(SIDE) {
+            // SAFETY: the caller has both blocks.
+            unsafe {
+                let (src, dst) =
+                    (src.offset(r0 as isize * row + c0 as isize * col), dst.add(r0 * stride + c0));
+                for c in 0..SIDE.min(cols - c0) {
+                    for r in 0..SIDE.min(rows - r0) {
+                        *dst.add(r * stride + c) = *src.offset(r as isize * row + c as isize * col);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! How a product is cut into blocks and tasks. None of this touches the result: see [`super::micro`].
+
+use super::PackKind;
+use super::micro::{KC, LDA, Shape};
+
+/// Floats of packed A that a task keeps in the L2 cache.
+const A_FLOATS: usize = 256 * LDA;
+/// The longest run of k for which A is packed at once; rounded to whole blocks of [`KC`].
+const K_LONG: usize = 3 * KC;
+/// Floats of finished C that a sink with whole rows gets at once.
+const C_FLOATS: usize = 96 * 1024;
+/// Columns that another sink gets at once.
+const SINK_COLS: usize = 256;
+/// Floats of B that are packed at once when several blocks of rows share them.
+const B_FLOATS: usize = 4 << 20;
+/// Multiply-adds that are worth a task of their own.
+const TASK: usize = 1 << 19;
+/// Multiply-adds after which a task should end.
+const TASK_MAX: usize = 1 << 26;
+/// Tasks for each thread, so that a thread that is held up costs little.
+const TASKS_EACH: usize = 8;
+
+/// What is known about a product before it is cut.
+#[derive(Clone, Copy)]
+pub(super) struct Size {
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    pub batches: usize,
+    /// B is packed during the run.
+    pub loose_b: bool,
+    /// Making rows of A is work.
+    pub costly_a: bool,
+    pub sink: bool,
+    pub whole_rows: bool,
+}
+
+/// Cut in `count` pieces of `each`, the last one perhaps smaller.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    pub len: usize,
+    pub each: usize,
+}
+
+impl Cut {
+    /// Into at least `count` pieces of about one size, a multiple of `unit`.
+    fn new(len: usize, count: usize, unit: usize) -> Cut {
+        Cut { len, each: len.div_ceil(count.max(1)).next_multiple_of(unit).max(unit) }
+    }
+    /// At least one, which may be empty.
+    pub fn count(self) -> usize {
+        self.len.div_ceil(self.each).max(1)
+    }
+    pub fn range(self, i: usize) -> std::ops::Range<usize> {
+        (i * self.each).min(self.len)..((i + 1) * self.each).min(self.len)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    /// Rows of a task.
+    pub rows: Cut,
+    /// Panels that share a packing of B: all, unless B is large and packed during the run.
+    pub shared: Cut,
+    /// Panels of a task.
+    pub panels: usize,
+    /// Long pieces of k.
+    pub long: Cut,
+    /// B is packed for all tasks before they start; else a task packs what it needs, if at all.
+    pub pack_first: bool,
+    /// Columns that a sink gets at once.
+    pub sink_cols: usize,
+}
+
+/// Rows for which A fits its share of the cache.
+fn most_rows(shape: Shape, size: Size) -> usize {
+    let long = Cut::new(size.k, size.k.div_ceil(K_LONG), 16).each;
+    let rows = (A_FLOATS / (long.div_ceil(KC) * LDA)).max(shape.rows);
+    if size.whole_rows { rows.min((C_FLOATS / size.n.max(1)).max(shape.rows)) } else { rows }
+}
+
+impl Plan {
+    pub fn new(shape: Shape, size: Size, threads: usize) -> Plan {
+        let long = Cut::new(size.k, size.k.div_ceil(K_LONG), 16);
+        let mut most = most_rows(shape, size);
+        let pack_first = size.loose_b && size.m > most;
+        let wanted = if threads > 1 { threads * TASKS_EACH } else { 1 };
+        if size.costly_a || size.whole_rows {
+            // Such tasks take all columns, so rows are all there is to share.
+            let share = size.m.div_ceil((2 * threads).div_ceil(size.batches.max(1)));
+            most = most.min(share.next_multiple_of(shape.rows));
+        }
+        let rows = Cut::new(size.m, size.m.div_ceil(most), 1);
+        let panels = size.n.div_ceil(shape.width);
+        let shared = match pack_first && !size.whole_rows {
+            true => Cut::new(panels, (panels * shape.width * size.k).div_ceil(B_FLOATS), 1),
+            false => Cut { len: panels, each: panels.max(1) },
+        };
+        let by_rows = rows.count() * size.batches;
+        // Reading B costs about as much as eight rows of work.
+        let work = (rows.each + 8) * size.k.max(1) * shape.width;
+        let mut each = shared.each.div_ceil(wanted.div_ceil(by_rows.max(1))).max(TASK.div_ceil(work.max(1)));
+        each = each.min((TASK_MAX / work.max(1)).max(1));
+        if size.sink && long.count() > 1 {
+            // The sums stay in scratch from one piece of k to the next.
+            each = each.min((SINK_COLS / shape.width).max(1));
+        }
+        each = each.next_multiple_of(shape.panels(rows.each)).min(shared.each);
+        if size.whole_rows {
+            each = panels.max(1);
+        }
+        let each = shared.each.div_ceil(shared.each.div_ceil(each)).max(1);
+        let sink_cols = if size.whole_rows { panels * shape.width } else { SINK_COLS };
+        Plan { rows, shared, panels: each, long, pack_first, sink_cols }
+    }
+
+    /// Floats of the pieces of a worker's scratch, and of the shared one: enough for this size and all smaller ones, with
+    /// any number of threads.
+    pub fn scratch(shape: Shape, size: Size) -> (Pieces, usize) {
+        let panels = size.n.div_ceil(shape.width);
+        let a = A_FLOATS.max(shape.rows * K_LONG.div_ceil(KC) * LDA);
+        let b = if size.loose_b { KC * shape.width * 4 } else { 0 };
+        let rows = A_FLOATS / LDA;
+        let whole = C_FLOATS.max(shape.rows * panels * shape.width) + rows * shape.width;
+        let c = match (size.sink, size.whole_rows) {
+            (_, true) => whole,
+            (true, _) => rows * SINK_COLS,
+            (false, _) => rows * shape.width,
+        };
+        let shared = match size.loose_b {
+            true if size.whole_rows => panels * shape.width * (size.k + 1),
+            true => (panels * shape.width * (size.k + 1))
+                .min(B_FLOATS.max(shape.width * (size.k + 1)) + shape.width),
+            false => 0,
+        };
+        (Pieces { a, b, c }, shared)
+    }
+}
+
+/// Floats of each piece of a worker's scratch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pieces {
+    pub a: usize,
+    pub b: usize,
+    pub c: usize,
+}
+
+/// Bytes before the pieces, that say what the piece of A holds.
+pub(super) const TAG: usize = 64;
+
+impl Pieces {
+    pub fn bytes(self) -> usize {
+        TAG + 4 * (self.a + self.b + self.c)
+    }
+}
+
+impl PackKind {
+    /// Units of an f32 that so many rows take in a column of a panel.
+    pub(super) fn steps(self, k: usize) -> usize {
+        match self {
+            PackKind::F32 => k,
+            PackKind::Bf16 => k.div_ceil(2),
+        }
+    }
+}

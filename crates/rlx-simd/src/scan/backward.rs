@@ -1,0 +1,3 @@
+//! To come.
+/// To come.
+pub struct SelectiveScanGrad;

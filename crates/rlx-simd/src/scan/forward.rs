@@ -1,0 +1,237 @@
+//! The selective scan.
+
+use std::f64::consts::LOG2_E;
+
+use super::{ScanInputs, get, put};
+use crate::attention::Real;
+use crate::attention::lanes::{Kernel, Lanes};
+use crate::level::Level;
+use crate::mem::{Ptr, Scratch, ScratchSize, View};
+use crate::pool::Pool;
+
+/// Channels of a task, so that rows of memory are read in long runs; fewer if there would be few tasks.
+const CHANNELS: usize = 64;
+/// With as many tasks all threads have enough to do.
+const ENOUGH: usize = 16;
+/// Steps of a chunk: its time steps, inputs and results of all channels stay in the L1 cache.
+const CHUNK: usize = 32;
+
+/// The selective scan of Mamba-1.
+#[derive(Clone, Copy, Debug)]
+pub struct SelectiveScan<T> {
+    /// What the recurrence is made of.
+    pub inputs: ScanInputs<T>,
+    /// `[b, s, h]`.
+    pub y: View<T, 3>,
+    /// The last state, `[b, h, n]`.
+    pub last: Option<View<T, 3>>,
+}
+
+impl<T: Real> SelectiveScan<T> {
+    fn channels(&self) -> usize {
+        let x = self.inputs.sizes();
+        if x.b * x.h.div_ceil(CHANNELS) >= ENOUGH { CHANNELS } else { CHANNELS / 4 }
+    }
+    fn len(&self) -> usize {
+        (2 * self.inputs.sizes().n + 3 * CHUNK) * CHANNELS
+    }
+
+    /// The scratch space of a run.
+    pub fn scratch(&self) -> ScratchSize {
+        ScratchSize { each: self.len() * size_of::<T>(), shared: 0 }
+    }
+
+    /// Computes y and the last state.
+    ///
+    /// # Safety
+    /// The views are valid for their shapes, y and the last state overlap no other (the last state may be the first,
+    /// element for element), and nobody else touches them meanwhile.
+    pub unsafe fn run(&self, level: Level, pool: &Pool, scratch: &Scratch) {
+        let (x, channels) = (self.inputs.sizes(), self.channels());
+        let blocks = x.h.div_ceil(channels);
+        pool.run(x.b * blocks, |task, worker| {
+            let each = Ptr(scratch.each::<T>(worker, self.len()));
+            let (batch, from) = (task / blocks, task % blocks * channels);
+            T::at_level(level, Task { scan: self, batch, from, to: (from + channels).min(x.h), each });
+        });
+    }
+}
+
+/// The channels `from..to` of a sequence.
+struct Task<'a, T> {
+    scan: &'a SelectiveScan<T>,
+    batch: usize,
+    from: usize,
+    to: usize,
+    each: Ptr<T>,
+}
+
+impl<T: Real> Kernel<T> for Task<'_, T> {
+    #[inline(always)]
+    fn run<V: Lanes<T = T>>(self) {
+        let (x, size) = (&self.scan.inputs, self.scan.inputs.sizes());
+        // SAFETY: `SelectiveScan::run` has valid views and scratch, and these channels are this task's alone.
+        unsafe {
+            let (a, state) = (self.each.0, self.each.0.add(size.n * CHANNELS));
+            let dt = state.add(size.n * CHANNELS);
+            let (dx, y) = (dt.add(CHUNK * CHANNELS), dt.add(2 * CHUNK * CHANNELS));
+            for (v, h, lanes) in self.vectors::<V>() {
+                load_channels::<V>(x, self.batch, h, lanes, a.add(v), state.add(v), CHANNELS);
+            }
+            let mut t0 = 0;
+            while t0 < size.s {
+                let steps = CHUNK.min(size.s - t0);
+                for t in 0..steps {
+                    for (v, h, lanes) in self.vectors::<V>() {
+                        let (at, o) = ([self.batch, t0 + t, h], t * CHANNELS + v);
+                        let (_, step) = x.time_step::<V>(at, lanes);
+                        let input = get::<V, 3>(&x.x, at, 2, lanes);
+                        step.store(dt.add(o));
+                        (step * input).store(dx.add(o));
+                        let skip = x.d.map_or(V::of(0.0), |d| get::<V, 1>(&d, [h], 0, lanes) * input);
+                        skip.store(y.add(o));
+                    }
+                }
+                let chunk = Chunk { steps, dt, dx, y, width: CHANNELS };
+                for (v, _, _) in self.vectors::<V>() {
+                    let mut n = 0;
+                    while n < size.n {
+                        let p = Panel {
+                            chunk,
+                            a,
+                            state,
+                            b: steps_of(&x.b, [self.batch, t0, n]),
+                            c: steps_of(&x.c, [self.batch, t0, n]),
+                        };
+                        n += p.advance::<V>(n, size.n - n, v);
+                    }
+                }
+                for t in 0..steps {
+                    for (v, h, lanes) in self.vectors::<V>() {
+                        let at = [self.batch, t0 + t, h];
+                        let mut out = V::load(y.add(t * CHANNELS + v));
+                        if let Some(z) = &x.z {
+                            let z = get::<V, 3>(z, at, 2, lanes);
+                            out = out * z * z.sigmoid();
+                        }
+                        put(out, &self.scan.y, at, 2, lanes);
+                    }
+                }
+                t0 += steps;
+            }
+            if let Some(last) = &self.scan.last {
+                for (v, h, lanes) in self.vectors::<V>() {
+                    for n in 0..size.n {
+                        put(V::load(state.add(n * CHANNELS + v)), last, [self.batch, h, n], 1, lanes);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<T: Real> Task<'_, T> {
+    /// The vectors of the task: the offset, the first channel, and the lanes in use.
+    #[inline(always)]
+    fn vectors<V: Lanes<T = T>>(&self) -> impl Iterator<Item = (usize, usize, usize)> {
+        let (from, to) = (self.from, self.to);
+        (0..to - from).step_by(V::N).map(move |v| (v, from + v, V::N.min(to - from - v)))
+    }
+}
+
+/// Loads A (times log2 e) and the first state of a vector of channels, as `[n][width]`.
+///
+/// # Safety
+/// The views are valid, the channels within them, and there is room for n rows.
+#[inline(always)]
+pub(super) unsafe fn load_channels<V: Lanes>(
+    x: &ScanInputs<V::T>,
+    batch: usize,
+    h: usize,
+    lanes: usize,
+    a: *mut V::T,
+    state: *mut V::T,
+    width: usize,
+) {
+    for n in 0..x.sizes().n {
+        // SAFETY: by the contract.
+        unsafe {
+            (get::<V, 2>(&x.a, [h, n], 0, lanes) * V::of(LOG2_E)).store(a.add(n * width));
+            let first = x.state.map_or(V::of(0.0), |s| get::<V, 3>(&s, [batch, h, n], 1, lanes));
+            first.store(state.add(n * width));
+        }
+    }
+}
+
+/// The time steps of a chunk, its inputs (times the step) and its results, as `[steps][width]`.
+#[derive(Clone, Copy)]
+struct Chunk<T> {
+    steps: usize,
+    dt: *const T,
+    dx: *const T,
+    y: *mut T,
+    width: usize,
+}
+
+/// B or C: the address, and the distances of steps and of states.
+type Steps<T> = (*const T, isize, isize);
+
+unsafe fn steps_of<T>(x: &View<T, 3>, at: [usize; 3]) -> Steps<T> {
+    // SAFETY: the caller has a valid view and an index within it.
+    (unsafe { x.at(at) }, x.strides[1], x.strides[2])
+}
+
+struct Panel<T> {
+    chunk: Chunk<T>,
+    a: *const T,
+    state: *mut T,
+    b: Steps<T>,
+    c: Steps<T>,
+}
+
+impl<T: Real> Panel<T> {
+    /// Advances some of the `left` states from `n` on through the chunk; gives how many.
+    #[inline(always)]
+    unsafe fn advance<V: Lanes<T = T>>(&self, n: usize, left: usize, v: usize) -> usize {
+        // SAFETY: passes on the contract of the caller, whose views and chunk are valid.
+        unsafe {
+            match left {
+                16.. if V::REGISTERS >= 32 => self.states::<V, 16>(n, v),
+                8.. => self.states::<V, 8>(n, v),
+                4.. => self.states::<V, 4>(n, v),
+                _ => self.states::<V, 1>(n, v),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn states<V: Lanes<T = T>, const N: usize>(&self, n: usize, v: usize) -> usize {
+        let width = self.chunk.width;
+        let ((b, bt, bn), (c, ct, cn)) = (self.b, self.c);
+        // SAFETY: as above.
+        unsafe {
+            let (a, state) = (self.a.add(n * width + v), self.state.add(n * width + v));
+            let mut h: [V; N] = std::array::from_fn(|i| V::load(state.add(i * width)));
+            for t in 0..self.chunk.steps {
+                let o = t * width + v;
+                let (dt, dx) = (V::load(self.chunk.dt.add(o)), V::load(self.chunk.dx.add(o)));
+                let (b, c) = (b.offset(t as isize * bt), c.offset(t as isize * ct));
+                // Two sums, so that neither is one long chain.
+                let mut sums = [V::load(self.chunk.y.add(o)), V::of(0.0)];
+                for (i, h) in h.iter_mut().enumerate() {
+                    let decay = (dt * V::load(a.add(i * width))).exp2();
+                    *h = decay.fma(*h, dx * V::splat(*b.offset(i as isize * bn)));
+                    let [even, odd] = &mut sums;
+                    let sum = if i % 2 == 0 { even } else { odd };
+                    *sum = h.fma(V::splat(*c.offset(i as isize * cn)), *sum);
+                }
+                let [even, odd] = sums;
+                (even + odd).store(self.chunk.y.add(o));
+            }
+            for (i, h) in h.into_iter().enumerate() {
+                h.store(state.add(i * width));
+            }
+        }
+        N
+    }
+}

@@ -78,6 +78,10 @@ pub trait Lanes:
         }
     }
 
+    /// Asks for the memory there, which need not exist.
+    #[inline(always)]
+    fn prefetch(_: *const Self::T) {}
+
     /// self · b + c; in one rounding where the level has that.
     fn fma(self, b: Self, c: Self) -> Self;
     /// The greater; `other` where either is NaN.

@@ -75,6 +75,11 @@ impl Lanes for Zmm {
         unsafe { _mm512_mask_storeu_ps(p, ((1u32 << n) - 1) as __mmask16, self.0) }
     }
     #[inline(always)]
+    fn prefetch(p: *const f32) {
+        // SAFETY: a prefetch of any address is allowed.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+    #[inline(always)]
     fn fma(self, b: Zmm, c: Zmm) -> Zmm {
         // SAFETY: as for `splat`.
         Zmm(unsafe { _mm512_fmadd_ps(self.0, b.0, c.0) })
@@ -165,6 +170,11 @@ impl Lanes for Ymm {
     unsafe fn store(self, p: *mut f32) {
         // SAFETY: 8 elements can be written.
         unsafe { _mm256_storeu_ps(p, self.0) }
+    }
+    #[inline(always)]
+    fn prefetch(p: *const f32) {
+        // SAFETY: a prefetch of any address is allowed.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
     #[inline(always)]
     fn fma(self, b: Ymm, c: Ymm) -> Ymm {

@@ -92,7 +92,9 @@ impl<T: Real> Kernel<T> for Task<'_, T> {
                         skip.store(y.add(o));
                     }
                 }
-                let chunk = Chunk { steps, dt, dx, y, width: CHANNELS };
+                let next = [self.batch, (t0 + CHUNK).min(size.s - 1), self.from];
+                let coming = [&x.x, &x.delta, &self.scan.y].map(|x| (x.at(next).cast_const(), x.strides[1]));
+                let chunk = Chunk { steps, dt, dx, y, width: CHANNELS, coming };
                 for (v, _, _) in self.vectors::<V>() {
                     let mut n = 0;
                     while n < size.n {
@@ -171,6 +173,8 @@ struct Chunk<T> {
     dx: *const T,
     y: *mut T,
     width: usize,
+    /// What the next chunk reads and writes: rows too far apart for the processor to foresee.
+    coming: [(*const T, isize); 3],
 }
 
 /// B or C: the address, and the distances of steps and of states.
@@ -216,16 +220,23 @@ impl<T: Real> Panel<T> {
                 let o = t * width + v;
                 let (dt, dx) = (V::load(self.chunk.dt.add(o)), V::load(self.chunk.dx.add(o)));
                 let (b, c) = (b.offset(t as isize * bt), c.offset(t as isize * ct));
-                // Two sums, so that neither is one long chain.
-                let mut sums = [V::load(self.chunk.y.add(o)), V::of(0.0)];
-                for (i, h) in h.iter_mut().enumerate() {
-                    let decay = (dt * V::load(a.add(i * width))).exp2();
-                    *h = decay.fma(*h, dx * V::splat(*b.offset(i as isize * bn)));
-                    let [even, odd] = &mut sums;
-                    let sum = if i % 2 == 0 { even } else { odd };
-                    *sum = h.fma(V::splat(*c.offset(i as isize * cn)), *sum);
+                for (ptr, stride) in self.chunk.coming {
+                    V::prefetch(ptr.wrapping_offset(t as isize * stride).wrapping_add(v));
                 }
-                let [even, odd] = sums;
+                // Two sums, so that neither is one long chain.
+                let (mut even, mut odd) = (V::load(self.chunk.y.add(o)), V::of(0.0));
+                // Written out, for states that a loop goes over would live in memory.
+                macro_rules! each {
+                    ($($i:literal $sum:ident)*) => {$(
+                        if let Some(h) = h.get_mut($i) {
+                            let decay = (dt * V::load(a.add($i * width))).exp2();
+                            *h = decay.fma(*h, dx * V::splat(*b.offset($i * bn)));
+                            $sum = h.fma(V::splat(*c.offset($i * cn)), $sum);
+                        }
+                    )*};
+                }
+                each!(0 even 1 odd 2 even 3 odd 4 even 5 odd 6 even 7 odd);
+                each!(8 even 9 odd 10 even 11 odd 12 even 13 odd 14 even 15 odd);
                 (even + odd).store(self.chunk.y.add(o));
             }
             for (i, h) in h.into_iter().enumerate() {

@@ -1,7 +1,7 @@
 //! Attention and its gradients against plain loops in f64.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
 
-use rlx_simd::attention::{Attention, Real, Scores};
+use rlx_simd::attention::{Attention, AttentionGrad, Real, Scores};
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Scratch, ScratchSize, View};
 use rlx_simd::pool::Pool;
@@ -349,5 +349,212 @@ fn hidden_keys_leave_no_trace() {
             ..Case::default()
         };
         check_forward::<f32>(&case, &mut rng, &pools, 2e-5, true);
+    }
+}
+
+/// Gradients, row-major in the shapes of their operands.
+struct Grads {
+    q: Vec<f64>,
+    k: Vec<f64>,
+    v: Vec<f64>,
+    bias: Vec<f64>,
+    slopes: Vec<f64>,
+}
+
+/// The place of an element of a larger shape in the row-major order of the shape that is repeated to it.
+fn place<const R: usize>(shape: [usize; R], at: [usize; R]) -> usize {
+    (0..R).fold(0, |n, i| n * shape[i] + if shape[i] == 1 { 0 } else { at[i] })
+}
+
+impl Case {
+    fn grads<T: Element>(&self, o: &Operands<T>) -> Grads {
+        let size = |s: [usize; 4]| vec![0.0; s.iter().product()];
+        let own = o.bias.as_ref().map_or([0; 4], |x| x.shape);
+        let slopes = o.slopes.as_ref().map_or([0; 2], |x| x.shape);
+        let mut g = Grads {
+            q: size(o.q.shape),
+            k: size(o.k.shape),
+            v: size(o.v.shape),
+            bias: size(own),
+            slopes: vec![0.0; slopes[0] * slopes[1]],
+        };
+        for [b, h, i] in self.rows() {
+            let (p, hk) = (self.weights(o, [b, h, i]), h / self.group);
+            let dp: Vec<f64> = (0..self.t)
+                .map(|j| (0..self.dv).map(|c| o.dy.get([b, h, i, c]) * o.v.get([b, hk, j, c])).sum())
+                .collect();
+            let seen = |j: &usize| p[*j] != 0.0;
+            let mean: f64 = (0..self.t).filter(seen).map(|j| p[j] * dp[j]).sum();
+            for j in (0..self.t).filter(seen) {
+                let ds = p[j] * (dp[j] - mean);
+                let far = ((i + self.t) as f64 - self.s as f64 - j as f64).abs();
+                let bend = self
+                    .softcap
+                    .map_or(1.0, |cap| 1.0 - (self.score(o, [b, h, i, j]).0 / cap).tanh().powi(2));
+                for c in 0..self.d {
+                    g.q[place(o.q.shape, [b, h, i, c])] += ds * bend * o.scale * o.k.get([b, hk, j, c]);
+                    g.k[place(o.k.shape, [b, hk, j, c])] += ds * bend * o.scale * o.q.get([b, h, i, c]);
+                }
+                for c in 0..self.dv {
+                    g.v[place(o.v.shape, [b, hk, j, c])] += p[j] * o.dy.get([b, h, i, c]);
+                }
+                if o.bias.is_some() {
+                    g.bias[place(own, [b, h, i, j])] += ds;
+                }
+                if o.slopes.is_some() {
+                    g.slopes[place(slopes, [b, h])] -= ds * far;
+                }
+            }
+        }
+        g
+    }
+}
+
+/// The elements of a tensor in row-major order.
+fn flat<T: Element, const R: usize>(x: &Tensor<T, R>) -> Vec<f64> {
+    let len = x.shape.iter().product::<usize>();
+    let mut out = Vec::new();
+    for n in 0..len {
+        let (mut at, mut n) = ([0; R], n);
+        for i in (0..R).rev() {
+            at[i] = n % x.shape[i];
+            n /= x.shape[i];
+        }
+        out.push(x.get(at));
+    }
+    out
+}
+
+fn run_backward<T: Real + Element>(
+    case: &Case,
+    o: &mut Operands<T>,
+    rng: &mut Rng,
+    level: Level,
+    pool: &Pool,
+) -> Grads {
+    fn like<T: Element, const R: usize>(rng: &mut Rng, x: &Tensor<T, R>, strange: bool) -> Tensor<T, R> {
+        Tensor::new(rng, x.shape, strange, |_| f64::NAN)
+    }
+    let s = case.strange;
+    let (mut dq, mut dk, mut dv) = (like(rng, &o.q, s), like(rng, &o.k, s), like(rng, &o.v, s));
+    let mut dbias = o.bias.as_ref().map(|x| like(rng, x, s));
+    let mut dslopes = o.slopes.as_ref().map(|x| like(rng, x, s));
+    let a = AttentionGrad {
+        scores: case.scores(o),
+        v: o.v.view(),
+        dy: o.dy.view(),
+        dq: dq.view(),
+        dk: dk.view(),
+        dv: dv.view(),
+        dbias: dbias.as_mut().map(Tensor::view),
+        dslopes: dslopes.as_mut().map(Tensor::view),
+    };
+    with_scratch(a.scratch(), pool.threads(), |s| unsafe { a.run(level, pool, s) });
+    Grads {
+        q: flat(&dq),
+        k: flat(&dk),
+        v: flat(&dv),
+        bias: dbias.as_ref().map_or(vec![], flat),
+        slopes: dslopes.as_ref().map_or(vec![], flat),
+    }
+}
+
+fn check_backward<T: Real + Element>(case: &Case, rng: &mut Rng, pools: &[Pool], tolerance: f64) {
+    let mut o: Operands<T> = case.operands(rng);
+    let want = case.grads(&o);
+    for level in Level::available() {
+        let mut first: Option<Vec<u64>> = None;
+        for pool in pools {
+            let got = run_backward(case, &mut o, rng, level, pool);
+            let mut bits = Vec::new();
+            for (name, got, want) in [
+                ("dq", &got.q, &want.q),
+                ("dk", &got.k, &want.k),
+                ("dv", &got.v, &want.v),
+                ("dbias", &got.bias, &want.bias),
+                ("dslopes", &got.slopes, &want.slopes),
+            ] {
+                assert_eq!(got.len(), want.len());
+                // The slopes' terms are as large as the distances.
+                let size = if name == "dslopes" { case.t.max(case.s) as f64 } else { 1.0 };
+                for (n, (got, want)) in got.iter().zip(want).enumerate() {
+                    let error = (got - want).abs();
+                    assert!(
+                        error <= tolerance * (size + want.abs()),
+                        "{level} {case:?} {name} {n}: {got} for {want}"
+                    );
+                    bits.push(got.to_bits());
+                }
+            }
+            assert_eq!(
+                first.get_or_insert_with(|| bits.clone()),
+                &bits,
+                "{level} {} threads {case:?}",
+                pool.threads()
+            );
+        }
+    }
+}
+
+#[test]
+fn backward_with_all_options() {
+    let (mut rng, pools) = (Rng(5), pools());
+    for i in 0..250 {
+        let case = random_case(&mut rng, &SIZES);
+        check_backward::<f32>(&case, &mut rng, &pools, 6e-5);
+        if i % 4 == 0 {
+            check_backward::<f64>(&case, &mut rng, &pools, 1e-11);
+        }
+    }
+}
+
+#[test]
+fn backward_over_a_long_sequence() {
+    let (mut rng, pools) = (Rng(6), pools());
+    let case =
+        Case { b: 1, hkv: 1, group: 2, s: 400, t: 500, d: 32, dv: 32, causal: true, ..Case::default() };
+    check_backward::<f32>(&case, &mut rng, &pools, 3e-5);
+    let case = Case { window: Some(100), bias: Some([false, true, true, true]), ..case };
+    check_backward::<f32>(&case, &mut rng, &pools, 3e-5);
+}
+
+#[test]
+fn gradients_are_the_slopes_of_the_forward_pass() {
+    let (mut rng, pool) = (Rng(7), Pool::new(2));
+    for round in 0..12 {
+        let mut case = random_case(&mut rng, &[1, 2, 3, 5]);
+        case = Case { d: 3, dv: 2, strange: false, ..case };
+        if round % 2 == 0 {
+            case = Case { bias: Some([true, round % 4 == 0, true, false]), slopes: Some(true), ..case };
+        }
+        let mut o: Operands<f64> = case.operands(&mut rng);
+        let got = run_backward(&case, &mut o, &mut rng, Level::detect(), &pool);
+        let loss = |o: &Operands<f64>| -> f64 {
+            let of = |at: [usize; 3]| -> f64 {
+                case.y(o, at).iter().enumerate().map(|(c, y)| y * o.dy.get([at[0], at[1], at[2], c])).sum()
+            };
+            case.rows().map(of).sum()
+        };
+        type Pick = fn(&mut Operands<f64>) -> Option<&mut [f64]>;
+        let operands: [(&str, Pick, &Vec<f64>); 5] = [
+            ("dq", |o| Some(&mut o.q.data), &got.q),
+            ("dk", |o| Some(&mut o.k.data), &got.k),
+            ("dv", |o| Some(&mut o.v.data), &got.v),
+            ("dbias", |o| o.bias.as_mut().map(|x| &mut x.data[..]), &got.bias),
+            ("dslopes", |o| o.slopes.as_mut().map(|x| &mut x.data[..]), &got.slopes),
+        ];
+        for (name, pick, got) in operands {
+            for (n, got) in got.iter().enumerate() {
+                let Some(x) = pick(&mut o) else { continue };
+                let before = x[n];
+                let mut at = |x: f64| {
+                    pick(&mut o).unwrap()[n] = x;
+                    loss(&o)
+                };
+                let slope = (at(before + 1e-5) - at(before - 1e-5)) / 2e-5;
+                at(before);
+                assert!((slope - got).abs() < 1e-7, "{case:?} {name} {n}: {got} for {slope}");
+            }
+        }
     }
 }

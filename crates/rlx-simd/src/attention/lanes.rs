@@ -19,6 +19,8 @@ pub trait Real:
     const MIN: Self;
     /// The nearest to an f64.
     fn of(x: f64) -> Self;
+    /// As an f64.
+    fn wide(self) -> f64;
     /// Neither infinite nor NaN.
     fn is_finite(self) -> bool;
     /// Runs a kernel in the vectors of a level, which the machine must have.
@@ -330,6 +332,10 @@ impl Real for f32 {
         x as f32
     }
     #[inline(always)]
+    fn wide(self) -> f64 {
+        self.into()
+    }
+    #[inline(always)]
     fn is_finite(self) -> bool {
         self.is_finite()
     }
@@ -354,6 +360,10 @@ impl Real for f64 {
     #[inline(always)]
     fn of(x: f64) -> f64 {
         x
+    }
+    #[inline(always)]
+    fn wide(self) -> f64 {
+        self
     }
     #[inline(always)]
     fn is_finite(self) -> bool {

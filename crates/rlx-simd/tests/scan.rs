@@ -5,7 +5,7 @@ use rlx_simd::attention::Real;
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Scratch, ScratchSize, View};
 use rlx_simd::pool::Pool;
-use rlx_simd::scan::{LinearScan, ScanInputs, SelectiveScan};
+use rlx_simd::scan::{LinearScan, ScanInputs, SelectiveScan, SelectiveScanGrad};
 
 /// A small generator of numbers.
 struct Rng(u64);
@@ -311,6 +311,242 @@ fn linear_scans_along_any_axis() {
                 let len = shape.iter().product::<usize>();
                 let bits = y.data[..len].to_vec();
                 assert_eq!(first.get_or_insert_with(|| bits.clone()), &bits);
+            }
+        }
+    }
+}
+
+/// The gradients that come in.
+struct Incoming<T> {
+    dy: Tensor<T, 3>,
+    dlast: Option<Tensor<T, 3>>,
+}
+
+/// The names of the gradients that go out, in order.
+const NAMES: [&str; 9] = ["dx", "ddelta", "da", "db", "dc", "dd", "dz", "dbias", "dstate"];
+
+impl Case {
+    fn incoming<T: Element>(&self, rng: &mut Rng) -> Incoming<T> {
+        Incoming {
+            dy: Tensor::random(rng, [self.b, self.s, self.h], self.strange),
+            dlast: rng.chance(50).then(|| Tensor::random(rng, [self.b, self.h, self.n], self.strange)),
+        }
+    }
+
+    /// The gradients in row-major order, none for an operand that is not given.
+    fn grads<T: Element>(&self, o: &Operands<T>, i: &Incoming<T>) -> [Vec<f64>; 9] {
+        let Case { b, s, h, n, .. } = *self;
+        let given = |yes: bool, len: usize| vec![0.0; if yes { len } else { 0 }];
+        let [mut dx, mut ddelta, mut da] = [b * s * h, b * s * h, h * n].map(|n| vec![0.0; n]);
+        let [mut db, mut dc] = [(); 2].map(|_| vec![0.0; b * s * n]);
+        let (mut dd, mut dz, mut dbias) = (given(self.d, h), given(self.z, b * s * h), given(self.bias, h));
+        let mut dstate = given(self.state, b * h * n);
+        for (bi, hi) in (0..b * h).map(|i| (i / h, i % h)) {
+            let raw = |t: usize| o.delta.get([bi, t, hi]) + o.bias.as_ref().map_or(0.0, |b| b.get([hi]));
+            let step = |t: usize| if self.softplus { raw(t).exp().ln_1p() } else { raw(t) };
+            let mut states = vec![vec![0.0; n]];
+            for (i, x) in states[0].iter_mut().enumerate() {
+                *x = o.state.as_ref().map_or(0.0, |s| s.get([bi, hi, i]));
+            }
+            for t in 0..s {
+                let next = (0..n).map(|i| {
+                    (step(t) * o.a.get([hi, i])).exp() * states[t][i]
+                        + step(t) * o.b.get([bi, t, i]) * o.x.get([bi, t, hi])
+                });
+                let next = next.collect();
+                states.push(next);
+            }
+            let mut ds: Vec<f64> =
+                (0..n).map(|k| i.dlast.as_ref().map_or(0.0, |d| d.get([bi, hi, k]))).collect();
+            for t in (0..s).rev() {
+                let (x, dt, at) = (o.x.get([bi, t, hi]), step(t), (bi * s + t) * h + hi);
+                let skip = o.d.as_ref().map_or(0.0, |d| d.get([hi]));
+                let mut dy = i.dy.get([bi, t, hi]);
+                if let Some(z) = &o.z {
+                    let z = z.get([bi, t, hi]);
+                    let sigma = 1.0 / (1.0 + (-z).exp());
+                    let y = (0..n).map(|k| o.c.get([bi, t, k]) * states[t + 1][k]).sum::<f64>() + skip * x;
+                    dz[at] = dy * y * sigma * (1.0 + z * (1.0 - sigma));
+                    dy *= z * sigma;
+                }
+                let (mut of_input, mut of_step) = (0.0, 0.0);
+                for k in 0..n {
+                    let a = o.a.get([hi, k]);
+                    let decay = (dt * a).exp();
+                    ds[k] += dy * o.c.get([bi, t, k]);
+                    dc[(bi * s + t) * n + k] += dy * states[t + 1][k];
+                    db[(bi * s + t) * n + k] += ds[k] * dt * x;
+                    of_input += ds[k] * o.b.get([bi, t, k]);
+                    of_step += ds[k] * states[t][k] * decay * a;
+                    da[hi * n + k] += ds[k] * states[t][k] * decay * dt;
+                    ds[k] *= decay;
+                }
+                dx[at] = of_input * dt + dy * skip;
+                let d = (of_input * x + of_step)
+                    * if self.softplus { 1.0 / (1.0 + (-raw(t)).exp()) } else { 1.0 };
+                ddelta[at] = d;
+                if self.bias {
+                    dbias[hi] += d;
+                }
+                if self.d {
+                    dd[hi] += dy * x;
+                }
+            }
+            if self.state {
+                dstate[(bi * h + hi) * n..][..n].copy_from_slice(&ds);
+            }
+        }
+        [dx, ddelta, da, db, dc, dd, dz, dbias, dstate]
+    }
+}
+
+/// The elements of a tensor in row-major order.
+fn flat<T: Element, const R: usize>(x: &Tensor<T, R>) -> Vec<f64> {
+    let len = x.shape.iter().product::<usize>();
+    let mut out = Vec::new();
+    for n in 0..len {
+        let (mut at, mut n) = ([0; R], n);
+        for i in (0..R).rev() {
+            at[i] = n % x.shape[i];
+            n /= x.shape[i];
+        }
+        out.push(x.get(at));
+    }
+    out
+}
+
+fn run_backward<T: Real + Element>(
+    case: &Case,
+    o: &mut Operands<T>,
+    i: &mut Incoming<T>,
+    rng: &mut Rng,
+    level: Level,
+    pool: &Pool,
+) -> [Vec<f64>; 9] {
+    fn like<T: Element, const R: usize>(rng: &mut Rng, x: &Tensor<T, R>, strange: bool) -> Tensor<T, R> {
+        Tensor::new(rng, x.shape, strange, |_| f64::NAN)
+    }
+    let s = case.strange;
+    let (mut dx, mut ddelta, mut da) = (like(rng, &o.x, s), like(rng, &o.delta, s), like(rng, &o.a, s));
+    let (mut db, mut dc) = (like(rng, &o.b, s), like(rng, &o.c, s));
+    let mut dd = o.d.as_ref().map(|x| like(rng, x, s));
+    let mut dz = o.z.as_ref().map(|x| like(rng, x, s));
+    let mut dbias = o.bias.as_ref().map(|x| like(rng, x, s));
+    let mut dstate = o.state.as_ref().map(|x| like(rng, x, s));
+    let g = SelectiveScanGrad {
+        inputs: case.inputs(o),
+        dy: i.dy.view(),
+        dlast: i.dlast.as_mut().map(Tensor::view),
+        dx: dx.view(),
+        ddelta: ddelta.view(),
+        da: da.view(),
+        db: db.view(),
+        dc: dc.view(),
+        dd: dd.as_mut().map(Tensor::view),
+        dz: dz.as_mut().map(Tensor::view),
+        ddelta_bias: dbias.as_mut().map(Tensor::view),
+        dstate: dstate.as_mut().map(Tensor::view),
+    };
+    with_scratch(g.scratch(), pool.threads(), |s| unsafe { g.run(level, pool, s) });
+    let [dd, dbias] = [dd, dbias].map(|x| x.as_ref().map_or(vec![], flat));
+    let [dz, dstate] = [dz, dstate].map(|x| x.as_ref().map_or(vec![], flat));
+    [flat(&dx), flat(&ddelta), flat(&da), flat(&db), flat(&dc), dd, dz, dbias, dstate]
+}
+
+fn check_backward<T: Real + Element>(case: &Case, rng: &mut Rng, pools: &[Pool], tolerance: f64) {
+    let (mut o, mut i): (Operands<T>, Incoming<T>) = (case.operands(rng), case.incoming(rng));
+    let want = case.grads(&o, &i);
+    for level in Level::available() {
+        let mut first: Option<[Vec<f64>; 9]> = None;
+        for pool in pools {
+            let got = run_backward(case, &mut o, &mut i, rng, level, pool);
+            for ((name, got), want) in NAMES.iter().zip(&got).zip(&want) {
+                assert_eq!(got.len(), want.len());
+                // Sums over many terms are held against their own size.
+                let size = want.iter().fold(1.0f64, |a, b| a.max(b.abs()));
+                for (n, (got, want)) in got.iter().zip(want).enumerate() {
+                    let error = (got - want).abs();
+                    assert!(error <= tolerance * size, "{level} {case:?} {name} {n}: {got} for {want}");
+                }
+            }
+            assert_eq!(
+                first.get_or_insert_with(|| got.clone()),
+                &got,
+                "{level} {} threads {case:?}",
+                pool.threads()
+            );
+        }
+    }
+}
+
+#[test]
+fn selective_scan_gradients_with_all_options() {
+    let (mut rng, pools) = (Rng(5), pools());
+    for i in 0..120 {
+        let case = random_case(&mut rng);
+        check_backward::<f32>(&case, &mut rng, &pools, 1e-5);
+        if i % 3 == 0 {
+            check_backward::<f64>(&case, &mut rng, &pools, 1e-12);
+        }
+    }
+}
+
+#[test]
+fn gradients_of_a_long_and_wide_scan() {
+    let (mut rng, pools) = (Rng(6), pools());
+    let case = Case { b: 2, s: 300, h: 1100, n: 16, d: true, z: true, softplus: true, ..Case::default() };
+    check_backward::<f32>(&case, &mut rng, &pools, 1e-5);
+}
+
+#[test]
+fn gradients_are_the_slopes_of_the_forward_pass() {
+    let (mut rng, pool) = (Rng(7), Pool::new(2));
+    for round in 0..12 {
+        let mut case = Case {
+            b: 2,
+            s: 1 + rng.below(20),
+            h: 1 + rng.below(3),
+            n: 1 + rng.below(3),
+            ..random_case(&mut rng)
+        };
+        case.strange = false;
+        if round == 0 {
+            case = Case { d: true, z: true, bias: true, state: true, softplus: true, ..case };
+        }
+        let (mut o, mut i): (Operands<f64>, Incoming<f64>) =
+            (case.operands(&mut rng), case.incoming(&mut rng));
+        let got = run_backward(&case, &mut o, &mut i, &mut rng, Level::detect(), &pool);
+        let (dy, dlast) = (flat(&i.dy), i.dlast.as_ref().map_or(vec![], flat));
+        let loss = |o: &Operands<f64>| -> f64 {
+            let out = case.plain(o);
+            let dot = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f64>();
+            dot(&out.y, &dy) + dot(&out.last, &dlast)
+        };
+        type Pick = fn(&mut Operands<f64>) -> &mut [f64];
+        let operands: [Pick; 9] = [
+            |o| &mut o.x.data,
+            |o| &mut o.delta.data,
+            |o| &mut o.a.data,
+            |o| &mut o.b.data,
+            |o| &mut o.c.data,
+            |o| &mut o.d.as_mut().unwrap().data,
+            |o| &mut o.z.as_mut().unwrap().data,
+            |o| &mut o.bias.as_mut().unwrap().data,
+            |o| &mut o.state.as_mut().unwrap().data,
+        ];
+        for ((name, pick), got) in NAMES.iter().zip(operands).zip(&got) {
+            for (n, got) in got.iter().enumerate() {
+                let before = pick(&mut o)[n];
+                let mut at = |x: f64| {
+                    pick(&mut o)[n] = x;
+                    loss(&o)
+                };
+                let slope = (at(before + 1e-5) - at(before - 1e-5)) / 2e-5;
+                at(before);
+                assert!(
+                    (slope - got).abs() < 1e-7 * (1.0 + got.abs()),
+                    "{case:?} {name} {n}: {got} for {slope}"
+                );
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::f64::consts::LOG2_E;
 
-use super::{ScanInputs, get, put};
+use super::{ScanInputs, get, put, vectors};
 use crate::attention::Real;
 use crate::attention::lanes::{Kernel, Lanes};
 use crate::level::Level;
@@ -75,14 +75,14 @@ impl<T: Real> Kernel<T> for Task<'_, T> {
             let (a, state) = (self.each.0, self.each.0.add(size.n * CHANNELS));
             let dt = state.add(size.n * CHANNELS);
             let (dx, y) = (dt.add(CHUNK * CHANNELS), dt.add(2 * CHUNK * CHANNELS));
-            for (v, h, lanes) in self.vectors::<V>() {
+            for (v, h, lanes) in vectors::<V>(self.from, self.to) {
                 load_channels::<V>(x, self.batch, h, lanes, a.add(v), state.add(v), CHANNELS);
             }
             let mut t0 = 0;
             while t0 < size.s {
                 let steps = CHUNK.min(size.s - t0);
                 for t in 0..steps {
-                    for (v, h, lanes) in self.vectors::<V>() {
+                    for (v, h, lanes) in vectors::<V>(self.from, self.to) {
                         let (at, o) = ([self.batch, t0 + t, h], t * CHANNELS + v);
                         let (_, step) = x.time_step::<V>(at, lanes);
                         let input = get::<V, 3>(&x.x, at, 2, lanes);
@@ -94,22 +94,12 @@ impl<T: Real> Kernel<T> for Task<'_, T> {
                 }
                 let next = [self.batch, (t0 + CHUNK).min(size.s - 1), self.from];
                 let coming = [&x.x, &x.delta, &self.scan.y].map(|x| (x.at(next).cast_const(), x.strides[1]));
-                let chunk = Chunk { steps, dt, dx, y, width: CHANNELS, coming };
-                for (v, _, _) in self.vectors::<V>() {
-                    let mut n = 0;
-                    while n < size.n {
-                        let p = Panel {
-                            chunk,
-                            a,
-                            state,
-                            b: steps_of(&x.b, [self.batch, t0, n]),
-                            c: steps_of(&x.c, [self.batch, t0, n]),
-                        };
-                        n += p.advance::<V>(n, size.n - n, v);
-                    }
+                let chunk = Chunk { steps, a, state, dt, dx, y, width: CHANNELS, coming };
+                for (v, _, _) in vectors::<V>(self.from, self.to) {
+                    chunk.advance::<V>(x, self.batch, t0, v);
                 }
                 for t in 0..steps {
-                    for (v, h, lanes) in self.vectors::<V>() {
+                    for (v, h, lanes) in vectors::<V>(self.from, self.to) {
                         let at = [self.batch, t0 + t, h];
                         let mut out = V::load(y.add(t * CHANNELS + v));
                         if let Some(z) = &x.z {
@@ -122,22 +112,13 @@ impl<T: Real> Kernel<T> for Task<'_, T> {
                 t0 += steps;
             }
             if let Some(last) = &self.scan.last {
-                for (v, h, lanes) in self.vectors::<V>() {
+                for (v, h, lanes) in vectors::<V>(self.from, self.to) {
                     for n in 0..size.n {
                         put(V::load(state.add(n * CHANNELS + v)), last, [self.batch, h, n], 1, lanes);
                     }
                 }
             }
         }
-    }
-}
-
-impl<T: Real> Task<'_, T> {
-    /// The vectors of the task: the offset, the first channel, and the lanes in use.
-    #[inline(always)]
-    fn vectors<V: Lanes<T = T>>(&self) -> impl Iterator<Item = (usize, usize, usize)> {
-        let (from, to) = (self.from, self.to);
-        (0..to - from).step_by(V::N).map(move |v| (v, from + v, V::N.min(to - from - v)))
     }
 }
 
@@ -165,66 +146,71 @@ pub(super) unsafe fn load_channels<V: Lanes>(
     }
 }
 
-/// The time steps of a chunk, its inputs (times the step) and its results, as `[steps][width]`.
+/// A chunk of the sequence, with rows of `width` channels.
 #[derive(Clone, Copy)]
-struct Chunk<T> {
-    steps: usize,
-    dt: *const T,
-    dx: *const T,
-    y: *mut T,
-    width: usize,
+pub(super) struct Chunk<T> {
+    pub steps: usize,
+    /// A (times log2 e) and the states, `[n]`.
+    pub a: *const T,
+    pub state: *mut T,
+    /// The time steps, the inputs times the step, and the results, `[steps]`.
+    pub dt: *const T,
+    pub dx: *const T,
+    pub y: *mut T,
+    pub width: usize,
     /// What the next chunk reads and writes: rows too far apart for the processor to foresee.
-    coming: [(*const T, isize); 3],
+    pub coming: [(*const T, isize); 3],
 }
 
 /// B or C: the address, and the distances of steps and of states.
 type Steps<T> = (*const T, isize, isize);
 
-unsafe fn steps_of<T>(x: &View<T, 3>, at: [usize; 3]) -> Steps<T> {
-    // SAFETY: the caller has a valid view and an index within it.
-    (unsafe { x.at(at) }, x.strides[1], x.strides[2])
-}
-
-struct Panel<T> {
-    chunk: Chunk<T>,
-    a: *const T,
-    state: *mut T,
-    b: Steps<T>,
-    c: Steps<T>,
-}
-
-impl<T: Real> Panel<T> {
-    /// Advances some of the `left` states from `n` on through the chunk; gives how many.
+impl<T: Real> Chunk<T> {
+    /// Takes the states of a vector of channels through the chunk, which begins at step `t`.
+    ///
+    /// # Safety
+    /// The views are valid, and so is the chunk for `n` states.
     #[inline(always)]
-    unsafe fn advance<V: Lanes<T = T>>(&self, n: usize, left: usize, v: usize) -> usize {
-        // SAFETY: passes on the contract of the caller, whose views and chunk are valid.
-        unsafe {
-            match left {
-                16.. if V::REGISTERS >= 32 => self.states::<V, 16>(n, v),
-                8.. => self.states::<V, 8>(n, v),
-                4.. => self.states::<V, 4>(n, v),
-                _ => self.states::<V, 1>(n, v),
-            }
+    pub unsafe fn advance<V: Lanes<T = T>>(&self, x: &ScanInputs<T>, batch: usize, t: usize, v: usize) {
+        let all = x.sizes().n;
+        let mut n = 0;
+        while n < all {
+            // SAFETY: passes on the contract; the states from n on are within the sizes.
+            n += unsafe {
+                let [b, c] =
+                    [&x.b, &x.c].map(|x| (x.at([batch, t, n]).cast_const(), x.strides[1], x.strides[2]));
+                match all - n {
+                    16.. if V::REGISTERS >= 32 => self.states::<V, 16>(b, c, n, v),
+                    8.. => self.states::<V, 8>(b, c, n, v),
+                    4.. => self.states::<V, 4>(b, c, n, v),
+                    _ => self.states::<V, 1>(b, c, n, v),
+                }
+            };
         }
     }
 
     #[inline(always)]
-    unsafe fn states<V: Lanes<T = T>, const N: usize>(&self, n: usize, v: usize) -> usize {
-        let width = self.chunk.width;
-        let ((b, bt, bn), (c, ct, cn)) = (self.b, self.c);
+    unsafe fn states<V: Lanes<T = T>, const N: usize>(
+        &self,
+        (b, bt, bn): Steps<T>,
+        (c, ct, cn): Steps<T>,
+        n: usize,
+        v: usize,
+    ) -> usize {
+        let width = self.width;
         // SAFETY: as above.
         unsafe {
             let (a, state) = (self.a.add(n * width + v), self.state.add(n * width + v));
             let mut h: [V; N] = std::array::from_fn(|i| V::load(state.add(i * width)));
-            for t in 0..self.chunk.steps {
+            for t in 0..self.steps {
                 let o = t * width + v;
-                let (dt, dx) = (V::load(self.chunk.dt.add(o)), V::load(self.chunk.dx.add(o)));
+                let (dt, dx) = (V::load(self.dt.add(o)), V::load(self.dx.add(o)));
                 let (b, c) = (b.offset(t as isize * bt), c.offset(t as isize * ct));
-                for (ptr, stride) in self.chunk.coming {
+                for (ptr, stride) in self.coming {
                     V::prefetch(ptr.wrapping_offset(t as isize * stride).wrapping_add(v));
                 }
                 // Two sums, so that neither is one long chain.
-                let (mut even, mut odd) = (V::load(self.chunk.y.add(o)), V::of(0.0));
+                let (mut even, mut odd) = (V::load(self.y.add(o)), V::of(0.0));
                 // Written out, for states that a loop goes over would live in memory.
                 macro_rules! each {
                     ($($i:literal $sum:ident)*) => {$(
@@ -237,7 +223,7 @@ impl<T: Real> Panel<T> {
                 }
                 each!(0 even 1 odd 2 even 3 odd 4 even 5 odd 6 even 7 odd);
                 each!(8 even 9 odd 10 even 11 odd 12 even 13 odd 14 even 15 odd);
-                (even + odd).store(self.chunk.y.add(o));
+                (even + odd).store(self.y.add(o));
             }
             for (i, h) in h.into_iter().enumerate() {
                 h.store(state.add(i * width));

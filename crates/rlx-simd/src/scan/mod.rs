@@ -73,6 +73,12 @@ impl<T: Real> ScanInputs<T> {
     }
 }
 
+/// The vectors of the channels `from..to`: the offset, the first channel, and the lanes in use.
+#[inline(always)]
+fn vectors<V: Lanes>(from: usize, to: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    (0..to - from).step_by(V::N).map(move |v| (v, from + v, V::N.min(to - from - v)))
+}
+
 /// The lanes from an element on, along an axis; 0 past the first `lanes`.
 ///
 /// # Safety

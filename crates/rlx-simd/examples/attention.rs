@@ -1,0 +1,78 @@
+//! Times attention: `attention [THREADS] [LEVEL]`. The rate counts the two products alone.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use std::time::Instant;
+
+use rlx_simd::attention::{Attention, Scores};
+use rlx_simd::level::Level;
+use rlx_simd::mem::{Buffer, Scratch, View};
+use rlx_simd::pool::Pool;
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let threads = args.next().and_then(|x| x.parse().ok()).unwrap_or(2);
+    let level = args.next().and_then(|x| Level::parse(&x)).unwrap_or_else(Level::detect);
+    let pool = Pool::new(threads);
+    // b, hq, hkv, s, t, d, causal
+    let cases = [
+        (1, 12, 12, 128, 128, 32, false),
+        (32, 12, 12, 128, 128, 32, false),
+        (8, 12, 12, 256, 256, 32, false),
+        (1, 32, 8, 512, 512, 64, true),
+        (1, 16, 8, 2048, 2048, 128, true),
+        (1, 32, 8, 1, 512, 64, true),
+        (1, 32, 8, 1, 2048, 64, true),
+        (1, 32, 32, 1, 2048, 128, true),
+        (1, 16, 8, 1, 8192, 128, true),
+    ];
+    for (b, hq, hkv, s, t, d, causal) in cases {
+        let mut fill = 1u32;
+        let mut floats = |n: usize| -> Vec<f32> {
+            (0..n)
+                .map(|_| {
+                    fill = fill.wrapping_mul(1664525).wrapping_add(1013904223);
+                    (fill >> 8) as f32 / (1 << 23) as f32 - 1.0
+                })
+                .collect()
+        };
+        let (mut q, mut k, mut v) =
+            (floats(b * hq * s * d), floats(b * hkv * t * d), floats(b * hkv * t * d));
+        let mut y = vec![0f32; b * hq * s * d];
+        let a = Attention {
+            scores: Scores {
+                q: View::dense(q.as_mut_ptr(), [b, hq, s, d]),
+                k: View::dense(k.as_mut_ptr(), [b, hkv, t, d]),
+                mask: None,
+                bias: None,
+                slopes: None,
+                scale: 1.0 / (d as f64).sqrt(),
+                causal,
+                window: None,
+                softcap: None,
+            },
+            v: View::dense(v.as_mut_ptr(), [b, hkv, t, d]),
+            y: View::dense(y.as_mut_ptr(), [b, hq, s, d]),
+        };
+        let buffer = Buffer::new(a.scratch().total(threads));
+        let scratch = unsafe { Scratch::new(buffer.ptr(), a.scratch(), threads) };
+        let best = time(|| unsafe { a.run(level, &pool, &scratch) });
+        let pairs = if causal { s * (2 * t - s + 1) / 2 } else { s * t };
+        let rate = 4.0 * (b * hq * pairs * d) as f64 / best / 1e9;
+        let bytes = 8.0 * (b * hkv * t * d) as f64 / best / 1e9;
+        println!(
+            "b{b} hq{hq} hkv{hkv} s{s} t{t} d{d} causal={causal}: {:.4} ms, {rate:.0} GFLOP/s, k and v {bytes:.1} GB/s",
+            best * 1e3
+        );
+    }
+}
+
+fn time(mut f: impl FnMut()) -> f64 {
+    let mut best = f64::MAX;
+    let all = Instant::now();
+    while all.elapsed().as_secs_f64() < 0.6 {
+        let start = Instant::now();
+        f();
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    best
+}

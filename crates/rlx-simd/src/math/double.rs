@@ -67,7 +67,8 @@ pub fn asinh(x: f64) -> f64 {
 /// The number from 0 on whose hyperbolic cosine is x.
 #[inline]
 pub fn acosh(x: f64) -> f64 {
-    libm::acosh(x)
+    // The library's own answer to numbers below −1 is no NaN.
+    if x < 1.0 { f64::NAN } else { libm::acosh(x) }
 }
 
 /// The number whose hyperbolic tangent is x.

@@ -40,9 +40,14 @@ fn exp2i(n: i32) -> f32 {
 fn exp_parts<const FMA: bool>(x: f32) -> (f32, i32) {
     let t = madd::<FMA>(x, std::f32::consts::LOG2_E, ROUND);
     let n = t - ROUND;
-    let r = madd::<FMA>(-n, LN2_LO, madd::<FMA>(-n, LN2_HI, x));
+    // What is left of x, and its sum with 1, are kept in two parts: either rounding would cost a quarter of an ulp.
+    let left = madd::<FMA>(-n, LN2_HI, x);
+    let r = madd::<FMA>(-n, LN2_LO, left);
+    let low = madd::<FMA>(-n, LN2_LO, left - r);
     let q = poly!(madd::<FMA>, r; 4.9999994e-1, 1.6666515e-1, 4.1668456e-2, 8.369419e-3, 1.3813179e-3);
-    (madd::<FMA>(q, r * r, r) + 1.0, (t.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32))
+    let sum = 1.0 + r;
+    let p = sum + (madd::<FMA>(q, r * r, low) + (r - (sum - 1.0)));
+    (p, (t.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32))
 }
 
 /// eˣ for x <= 88; below -87 it is 0.
@@ -100,7 +105,7 @@ pub fn tanh<const FMA: bool>(x: f32) -> f32 {
     let q = poly!(madd::<FMA>, s; -3.333327e-1, 1.3331093e-1, -5.3709656e-2, 2.0538803e-2, -5.5909962e-3);
     let small = madd::<FMA>(q * s, x, x);
     let large = 1.0 - 2.0 / (exp_normal::<FMA>(2.0 * if a > 20.0 { 20.0 } else { a }) + 1.0);
-    if a < 0.625 { small } else { large.copysign(x) }
+    (if a < 0.625 { small } else { large }).copysign(x)
 }
 
 /// Where the two forms of the error function meet.
@@ -125,7 +130,7 @@ fn erfc_large<const FMA: bool>(a: f32) -> f32 {
     )
 }
 
-/// The error function. At most 1 ulp off.
+/// The error function. At most 1.2 ulp off.
 #[inline(always)]
 pub fn erf<const FMA: bool>(x: f32) -> f32 {
     let a = x.abs();
@@ -146,7 +151,7 @@ pub fn sigmoid<const FMA: bool>(x: f32) -> f32 {
     (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)
 }
 
-/// x · sigmoid x. At most 2.5 ulp off.
+/// x · sigmoid x. At most 2.5 ulp off for x > -87, and by 2e-43 below.
 #[inline(always)]
 pub fn silu<const FMA: bool>(x: f32) -> f32 {
     x * sigmoid::<FMA>(x)
@@ -269,7 +274,7 @@ pub fn pow<const FMA: bool>(x: f32, y: f32) -> f32 {
     if fraction && x < 0.0 && x != f32::NEG_INFINITY { f32::NAN } else { signed }
 }
 
-/// 1/√x. At most 1 ulp off.
+/// 1/√x. At most 1.5 ulp off.
 #[inline(always)]
 pub fn rsqrt<const FMA: bool>(x: f32) -> f32 {
     1.0 / x.sqrt()

@@ -290,10 +290,10 @@ unsafe fn clear<T: Number>(pool: &Pool, to: *mut T, n: usize) {
     const PIECE: usize = 1 << 16;
     let to = Ptr(to);
     pool.run(n.div_ceil(PIECE), |i, _| {
-        let to = to;
+        let all = to;
         for j in i * PIECE..((i + 1) * PIECE).min(n) {
             // SAFETY: the caller promises the room.
-            unsafe { to.0.add(j).write(T::ZERO) };
+            unsafe { all.0.add(j).write(T::ZERO) };
         }
     });
 }

@@ -217,7 +217,9 @@ impl Window<'_> {
         let (a, n) = (f.last(), SEGMENT.min(f.last().out));
         let span = (n - 1).saturating_mul(a.stride as usize);
         let span = span.saturating_add((a.kernel - 1).saturating_mul(a.dilation as usize)).saturating_add(1);
-        ScratchSize { each: span.min(a.size as usize).max(n) * size_of::<T>(), shared: 0 }
+        // What a segment covers, or a place and an element for each of its windows.
+        let each = (span.min(a.size as usize) * size_of::<T>()).max(n * (size_of::<i64>() + size_of::<T>()));
+        ScratchSize { each, shared: 0 }
     }
 
     /// Reduces every window.
@@ -279,10 +281,17 @@ impl Window<'_> {
         let taps: usize = form.axis[..form.axes].iter().map(|a| a.kernel).product();
         let each = (WORK / (form.last().out.min(SEGMENT) * taps).max(1)).clamp(1, units.div_ceil(16));
         let (x, y) = (Ptr(x.cast_mut()), Ptr(y));
-        let room = self.scratch::<T>().each / size_of::<T>();
+        let room = self.scratch::<T>().each;
         pool.run(units.div_ceil(each), |i, worker| {
             let units = (i * each, ((i + 1) * each).min(units));
-            work(&Job { form: &form, x, y, image, buffer: Ptr(scratch.each(worker, room)), units });
+            work(&Job {
+                form: &form,
+                x,
+                y,
+                image,
+                buffer: Ptr(scratch.each::<u8>(worker, room).cast()),
+                units,
+            });
         });
     }
 }
@@ -329,7 +338,7 @@ pub trait Element: Copy + Send + Sync + 'static {
 }
 
 macro_rules! element {
-    ($t:ty, $zero:expr, $least:expr, $greatest:expr, |$a:ident, $b:ident| $plus:expr, $none:path) => {
+    ($t:ty, $place:ty, $zero:expr, $least:expr, $greatest:expr, |$a:ident, $b:ident| $plus:expr, $none:path) => {
         impl Element for $t {
             const ZERO: $t = $zero;
             const LEAST: $t = $least;
@@ -356,16 +365,16 @@ macro_rules! element {
             }
             fn argmax(level: Level, kind: Kind, job: &Job<'_, $t, i64>) {
                 match kind {
-                    Kind::Min => each_level!(level, _FMA, argmax::<$t, Min> => (job: &Job<'_, $t, i64>)),
-                    _ => each_level!(level, _FMA, argmax::<$t, Max> => (job: &Job<'_, $t, i64>)),
+                    Kind::Min => each_level!(level, _FMA, argmax::<$t, Min, $place> => (job: &Job<'_, $t, i64>)),
+                    _ => each_level!(level, _FMA, argmax::<$t, Max, $place> => (job: &Job<'_, $t, i64>)),
                 }
             }
         }
     };
 }
-element!(f32, 0.0, f32::NEG_INFINITY, f32::INFINITY, |a, b| a + b, f32::is_nan);
-element!(f64, 0.0, f64::NEG_INFINITY, f64::INFINITY, |a, b| a + b, f64::is_nan);
-element!(i64, 0, i64::MIN, i64::MAX, |a, b| a.wrapping_add(b), no);
+element!(f32, i32, 0.0, f32::NEG_INFINITY, f32::INFINITY, |a, b| a + b, f32::is_nan);
+element!(f64, i64, 0.0, f64::NEG_INFINITY, f64::INFINITY, |a, b| a + b, f64::is_nan);
+element!(i64, i64, 0, i64::MIN, i64::MAX, |a, b| a.wrapping_add(b), no);
 
 fn no(_: i64) -> bool {
     false
@@ -497,34 +506,86 @@ fn reduce<T: Element, J: Join<T>>(job: &Job<'_, T, T>) {
     }
 }
 
+/// A place as wide as the elements, so that both fill the same vectors.
+trait Place: Copy + PartialOrd + std::ops::Add<Output = Self> {
+    const NONE: Self;
+    fn new(at: isize) -> Self;
+    fn wide(self) -> i64;
+}
+macro_rules! place {
+    ($($t:ty),*) => { $(impl Place for $t {
+        const NONE: $t = -1;
+        #[inline(always)]
+        fn new(at: isize) -> $t {
+            at as $t
+        }
+        #[inline(always)]
+        fn wide(self) -> i64 {
+            self as i64
+        }
+    })* };
+}
+place!(i32, i64);
+
+/// Lets `n` elements of `x`, `stride` apart, compete with the best so far.
 #[inline(always)]
-fn argmax<T: Element, J: Join<T>>(job: &Job<'_, T, i64>) {
+unsafe fn compete<T: Element, J: Join<T>, P: Place>(
+    (best, places): (*mut T, *mut P),
+    x: *const T,
+    n: usize,
+    (place, stride): (isize, isize),
+) {
+    for i in 0..n {
+        // SAFETY: the caller promises the elements on both sides.
+        unsafe {
+            let (new, old, at) = (*x.offset(i as isize * stride), *best.add(i), *places.add(i));
+            let wins = (at < P::new(0)) | J::beats(new, old);
+            *best.add(i) = if wins { new } else { old };
+            *places.add(i) = if wins { P::new(place + i as isize * stride) } else { at };
+        }
+    }
+}
+
+#[inline(always)]
+fn argmax<T: Element, J: Join<T>, P: Place>(job: &Job<'_, T, i64>) {
+    // SAFETY: the work is the same, with places that are wide enough.
+    unsafe {
+        if job.image <= i32::MAX as usize { argmax_at::<T, J, P>(job) } else { argmax_at::<T, J, i64>(job) }
+    }
+}
+
+#[inline(always)]
+unsafe fn argmax_at<T: Element, J: Join<T>, P: Place>(job: &Job<'_, T, i64>) {
     let (f, a) = (job.form, job.form.last());
     for unit in job.units.0..job.units.1 {
         let (row, from, to) = job.unit(unit);
-        let (y, best) = (job.y.0.wrapping_add(row * a.out + from), job.buffer.0);
-        // SAFETY: the results are those of this unit, the buffer has room for one per window, and `windows` says which
-        // elements are no padding.
+        let (y, n) = (job.y.0.wrapping_add(row * a.out + from), to - from);
+        let (places, best) =
+            (job.buffer.0.cast::<P>(), job.buffer.0.cast::<i64>().wrapping_add(n).cast::<T>());
+        // SAFETY: the results are those of this unit, the buffer has room for a place and an element per window, and
+        // `windows` says which elements are no padding.
         unsafe {
-            for i in 0..to - from {
-                y.add(i).write(-1);
+            for i in 0..n {
+                places.add(i).write(P::NONE);
                 best.add(i).write(J::NONE);
             }
             f.each_row(row, |at| {
                 for k in 0..a.kernel {
                     let (lo, hi) = a.windows(k, from, to);
                     let place = at as isize + a.place(lo, k);
-                    let (x, y, best) =
-                        (job.x.0.wrapping_offset(place), y.add(lo - from), best.add(lo - from));
-                    let place = (place - (at / job.image * job.image) as isize) as i64;
-                    for i in 0..hi - lo {
-                        let new = *x.offset(i as isize * a.stride);
-                        let wins = (*y.add(i) < 0) | J::beats(new, *best.add(i));
-                        *best.add(i) = if wins { new } else { *best.add(i) };
-                        *y.add(i) = if wins { place + i as i64 * a.stride as i64 } else { *y.add(i) };
+                    let x = job.x.0.wrapping_offset(place);
+                    let place = place - (at / job.image * job.image) as isize;
+                    let old = (best.add(lo - from), places.add(lo - from));
+                    match a.stride {
+                        1 => compete::<T, J, P>(old, x, hi - lo, (place, 1)),
+                        2 => compete::<T, J, P>(old, x, hi - lo, (place, 2)),
+                        _ => compete::<T, J, P>(old, x, hi - lo, (place, a.stride)),
                     }
                 }
             });
+            for i in 0..n {
+                y.add(i).write((*places.add(i)).wide());
+            }
         }
     }
 }

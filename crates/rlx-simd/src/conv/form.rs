@@ -400,19 +400,18 @@ impl Form {
                         let to = to.wrapping_add(r * l.pitch[n - 1]);
                         // SAFETY: the row is within the copy, and `held` says which part of it is within the input.
                         unsafe {
+                            let step =
+                                (r.wrapping_sub(rows_from) as isize).wrapping_mul(rows.stride * row.size);
+                            let from = from.wrapping_offset(step);
                             if !(rows_from..rows_to).contains(&r) {
-                                zero(to, l.size[n]);
-                                continue;
+                                L::pad(to, from, 0..0, l.size[n]);
+                            } else if row.stride == 1 {
+                                L::pad(to, from, row_from..row_to, l.size[n]);
+                            } else {
+                                L::pad(to, from, 0..0, row_from);
+                                copy_row(to.add(row_from), from, row_to - row_from, row.stride);
+                                L::pad(to.add(row_to), from, 0..0, l.size[n] - row_to);
                             }
-                            let step = (r - rows_from) as isize * rows.stride * row.size;
-                            zero(to, row_from);
-                            copy_row::<L>(
-                                to.add(row_from),
-                                from.wrapping_offset(step),
-                                row_to - row_from,
-                                row.stride,
-                            );
-                            zero(to.add(row_to), l.size[n] - row_to);
                         }
                     }
                 }
@@ -437,21 +436,12 @@ fn place(
     at
 }
 
-#[inline(always)]
-unsafe fn zero<T: Number>(to: *mut T, n: usize) {
-    for i in 0..n {
-        // SAFETY: the caller promises `n` numbers.
-        unsafe { to.add(i).write(T::ZERO) };
-    }
-}
-
 /// Copies every `stride`-th number.
 #[inline(always)]
-unsafe fn copy_row<L: Lanes>(to: *mut L::T, from: *const L::T, n: usize, stride: isize) {
+unsafe fn copy_row<T: Number>(to: *mut T, from: *const T, n: usize, stride: isize) {
     // SAFETY: the caller promises the numbers on both sides.
     unsafe {
         match stride {
-            1 => L::copy(to, from, n),
             2 => (0..n).for_each(|i| to.add(i).write(from.add(2 * i).read())),
             _ => (0..n).for_each(|i| to.add(i).write(from.offset(i as isize * stride).read())),
         }

@@ -4,10 +4,10 @@
 //! (mod s), at `o = u − (k·dilation − r) / s`: a convolution of stride 1 over u. Residues that read the same offsets (all of
 //! them, where kernel and stride are equal) are taken together, as more rows of weights.
 
-use super::form::{Axis, Form, gcd};
+use super::form::{AXES, Axis, Form, gcd};
 use super::kernel::{self, Plan, Shape};
 use super::lanes::Number;
-use super::{Conv, Sink, Spatial, clear};
+use super::{Conv, Sink, Spatial, Store, clear};
 use crate::level::Level;
 use crate::mem::{Scratch, ScratchSize};
 use crate::pool::Pool;
@@ -57,8 +57,8 @@ impl Spatial {
         (first, (end - first).max(0) as usize)
     }
 
-    fn axis(&self, residue: usize) -> Axis {
-        let (m, (first, out)) = (self.met(residue), self.places(residue));
+    fn axis(&self, residue: usize, first: isize, out: usize) -> Axis {
+        let m = self.met(residue);
         Axis {
             size: self.out as isize,
             out,
@@ -72,49 +72,80 @@ impl Spatial {
     }
 }
 
-/// Residues of all axes that are taken together, named by the first of each axis.
-struct Class<'a> {
-    conv: &'a Conv<'a>,
-    /// The number of the tuple of first residues.
-    tuple: usize,
+/// One axis of a class: residues that read the same.
+#[derive(Clone, Copy)]
+struct Like {
+    axis: Spatial,
+    /// The first residue, and how many there are.
+    residue: usize,
+    count: usize,
+    /// The first position u, and how many there are.
+    first: isize,
+    out: usize,
+    /// The first residues, for there are seldom more.
+    known: [usize; KNOWN],
+}
+const KNOWN: usize = 16;
+
+impl Like {
+    fn new(axis: Spatial, residue: usize) -> Like {
+        let (first, out) = axis.places(residue);
+        let (mut known, mut count) = ([0; KNOWN], 0);
+        for r in axis.like(residue) {
+            if let Some(k) = known.get_mut(count) {
+                *k = r;
+            }
+            count += 1;
+        }
+        Like { axis, residue, count, first, out, known }
+    }
+    fn member(&self, i: usize) -> usize {
+        let known = self.known.get(i).copied();
+        known.unwrap_or_else(|| self.axis.like(self.residue).nth(i).unwrap_or(self.residue))
+    }
 }
 
-impl Class<'_> {
-    /// Each axis with its first residue, the last axis first.
-    fn axes(&self) -> impl Iterator<Item = (Spatial, usize)> {
-        let mut rest = self.tuple;
-        self.conv.axes().rev().map(move |a| {
-            let r = rest % a.stride as usize;
-            rest /= a.stride as usize;
-            (a, r)
-        })
+/// Residues of all axes that are taken together: every choice of one per axis is a member.
+struct Class<'a> {
+    conv: &'a Conv<'a>,
+    axes: usize,
+    like: [Option<Like>; AXES],
+}
+
+impl<'a> Class<'a> {
+    /// The class whose first residues are the tuple of that number, if they are the first.
+    fn new(conv: &'a Conv<'a>, mut tuple: usize) -> Option<Class<'a>> {
+        let mut c = Class { conv, axes: conv.axes().len(), like: [None; AXES] };
+        for (a, like) in conv.axes().zip(&mut c.like).rev() {
+            let r = tuple % a.stride as usize;
+            tuple /= a.stride as usize;
+            if a.like(r).next() != Some(r) {
+                return None;
+            }
+            *like = Some(Like::new(a, r));
+        }
+        Some(c)
     }
 
-    /// Each axis with the residue of a member of the class, the last axis first.
-    fn member(&self, mut index: usize) -> impl Iterator<Item = (Spatial, usize, usize)> {
-        self.axes().map(move |(a, first)| {
-            let n = a.like(first).count().max(1);
-            let r = a.like(first).nth(index % n).unwrap_or(first);
-            index /= n;
-            (a, first, r)
-        })
+    fn each(&self) -> impl DoubleEndedIterator<Item = &Like> {
+        self.like.iter().take(self.axes).flatten()
     }
-
     fn members(&self) -> usize {
-        self.axes().map(|(a, r)| a.like(r).count()).product()
+        self.each().map(|l| l.count).product()
+    }
+    /// The residues of a member, the last axis first.
+    fn member(&self, mut index: usize) -> impl Iterator<Item = (&Like, usize)> {
+        self.each().rev().map(move |l| {
+            let r = l.member(index % l.count.max(1));
+            index /= l.count.max(1);
+            (l, r)
+        })
     }
 
     fn form(&self) -> Option<Form> {
         let c = self.conv;
         let rows = self.members() * (c.in_channels / c.groups);
-        let n = self.conv.axes().len();
-        let axes = (0..n).map(|i| {
-            let (a, r) = self.axes().nth(n - 1 - i).unwrap_or((
-                Spatial { size: 1, out: 1, kernel: 1, stride: 1, dilation: 1, lo: 0, pitch: 1 },
-                0,
-            ));
-            a.axis(r)
-        });
+        let axes = self.each().map(|l| l.axis.axis(l.residue, l.first, l.out));
         Form::new([c.batch, c.groups, c.out_channels / c.groups, rows], axes)
     }
 }
@@ -142,38 +173,40 @@ impl<T: Number> Sink<T> for Place<'_, T> {
         let own = c.in_channels / c.groups;
         let per_group = self.class.members() * own;
         let image: usize = c.in_spatial.iter().product();
+        let mut residues = (usize::MAX, [0; AXES]);
         for (i, row) in channels.enumerate() {
             let (group, member, channel) = (row / per_group, row % per_group / own, row % own);
+            if residues.0 != member {
+                residues.0 = member;
+                residues.1.iter_mut().zip(self.class.member(member)).for_each(|(to, (_, r))| *to = r);
+            }
             let to = (batch * c.in_channels + group * own + channel) * image;
             let mut from = positions.start;
             while from < positions.end {
                 // The positions up to the end of a row: where the row is, and the part of it that is within the input.
                 let (mut rest, mut scale, mut at, mut inside) = (from, 1, 0, true);
                 let (mut n, mut last) = (1, None);
-                for (axis, first, residue) in self.class.member(member) {
-                    let (u, out) = axis.places(first);
-                    let p = rest % out.max(1);
-                    rest /= out.max(1);
-                    let x = axis.stride * (u + p as isize) + residue as isize - axis.lo;
+                for (l, residue) in self.class.each().rev().zip(residues.1) {
+                    let p = rest % l.out.max(1);
+                    rest /= l.out.max(1);
+                    let x = l.axis.stride * (l.first + p as isize) + residue as isize - l.axis.lo;
                     if last.is_none() {
-                        n = (out - p).min(positions.end - from);
-                        last = Some((x, axis));
+                        n = (l.out - p).min(positions.end - from);
+                        last = Some((x, l.axis));
                     } else {
-                        inside &= (0..axis.size as isize).contains(&x);
+                        inside &= (0..l.axis.size as isize).contains(&x);
                         at += x * scale;
                     }
-                    scale *= axis.size as isize;
+                    scale *= l.axis.size as isize;
                 }
                 if let (true, Some((x, axis))) = (inside, last) {
                     let up = |x: isize| (-(-x).div_euclid(axis.stride)).clamp(0, n as isize);
-                    for j in up(-x)..up(axis.size as isize - x) {
-                        let place = to as isize + at + x + j * axis.stride;
+                    let (lo, hi) = (up(-x), up(axis.size as isize - x));
+                    let to = self.dx.wrapping_offset(to as isize + at + x + lo * axis.stride);
+                    let from = acc.wrapping_add(i * stride + from - positions.start + lo as usize);
+                    for j in 0..hi - lo {
                         // SAFETY: the place is within the image of this channel and of no other call.
-                        unsafe {
-                            self.dx
-                                .offset(place)
-                                .write(*acc.add(i * stride + from - positions.start + j as usize))
-                        };
+                        unsafe { to.offset(j * axis.stride).write(*from.offset(j)) };
                     }
                 }
                 from += n;
@@ -186,8 +219,7 @@ impl Conv<'_> {
     /// Every class, in order.
     fn classes(&self) -> impl Iterator<Item = Class<'_>> {
         let tuples: usize = self.axes().map(|a| a.stride as usize).product();
-        let all = (0..tuples).map(|tuple| Class { conv: self, tuple });
-        all.filter(|c| c.axes().all(|(a, r)| a.like(r).next() == Some(r)))
+        (0..tuples).filter_map(|tuple| Class::new(self, tuple))
     }
 
     /// The scratch of [`Conv::grad_input`].
@@ -228,7 +260,8 @@ impl Conv<'_> {
             // Row (group, member, channel) starts at the first tap of the member, in the first output channel of the group.
             let row = |i: usize| {
                 let (group, member, channel) = (i / form.rows, i % form.rows / own, i % own);
-                let first: usize = class.member(member).map(|(a, _, r)| a.met(r).first * a.pitch).sum();
+                let first: usize =
+                    class.member(member).map(|(l, r)| l.axis.met(r).first * l.axis.pitch).sum();
                 (group * form.channels * own + channel) * taps + first
             };
             // SAFETY: output channels are `own · taps` apart; rows and taps are within the weights, and the scratch is as
@@ -236,7 +269,11 @@ impl Conv<'_> {
             unsafe {
                 kernel::pack(pool, &form, shape, (w, own * taps), row, packed);
                 let place = Place { class: &class, dx };
-                Plan::new::<T>(form, level).run(level, pool, scratch, (dy, packed.cast_const()), &place);
+                let store =
+                    Store { y: dx, channels: self.in_channels, positions: self.in_spatial.iter().product() };
+                // Without a stride every position is an input's.
+                let sink: &dyn Sink<T> = if self.stride.iter().all(|s| *s == 1) { &store } else { &place };
+                Plan::new::<T>(form, level).run(level, pool, scratch, (dy, packed.cast_const()), sink);
             }
         }
     }

@@ -269,10 +269,15 @@ impl<T: Number> Dots<T> {
                     }
                 }
             }
-            for (i, acc) in acc.into_iter().enumerate() {
-                for (j, acc) in acc.into_iter().enumerate() {
-                    let to = self.to.add((r + i) * self.stride + *self.target.add(c + j));
-                    to.write((*to).plus(L::sum(acc)));
+            for j in 0..C {
+                let mut column = [L::splat(T::ZERO); 4];
+                for (to, acc) in column.iter_mut().zip(&acc) {
+                    *to = acc.get(j).copied().unwrap_or(*to);
+                }
+                let at = self.to.add(r * self.stride + *self.target.add(c + j));
+                for (i, sum) in L::sum4(column).into_iter().enumerate().take(R) {
+                    let at = at.add(i * self.stride);
+                    at.write((*at).plus(sum));
                 }
             }
         }

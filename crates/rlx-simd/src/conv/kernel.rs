@@ -73,7 +73,10 @@ impl Plan {
     pub(super) fn new<T: Number>(form: Form, level: Level) -> Plan {
         let shape = Shape::of::<T>(level);
         let all = form.batch * form.positions();
-        let size = form.block_size((all / TASKS).clamp(POSITIONS.0, POSITIONS.1), shape.lanes);
+        // Groups are tasks too, and a single channel leaves room for more positions.
+        let most = if form.channels < 8 { 4 * POSITIONS.1 } else { POSITIONS.1 };
+        let target = (all / TASKS.div_ceil(form.groups.max(1))).clamp(POSITIONS.0, most);
+        let size = form.block_size(target, shape.lanes);
         let layout = form.layout(&size, shape.lanes, true);
         let blocks = form.blocks(&size);
         let per_group = size.iter().product::<usize>() * form.rows * form.depth();
@@ -360,20 +363,34 @@ pub(super) unsafe fn pack<T: Number>(
         return;
     }
     let tiles = form.rows.div_ceil(shape.rows);
+    // Where the first taps are; kernels seldom have more.
+    let mut known = [0; 64];
+    known.iter_mut().enumerate().take(taps).for_each(|(i, at)| *at = form.tap_in_kernel(i));
     let (weights, packed) = (Ptr(weights.cast_mut()), Ptr(packed));
     pool.run(form.groups * tiles, |i, _| {
+        let packed = &packed;
         let (g, tile) = (i / tiles, i % tiles);
         let rows = tile * shape.rows..((tile + 1) * shape.rows).min(form.rows);
         for (start, n) in shape.tiles(rows) {
-            let (start, weights, packed) = (g * form.rows + start, weights, packed);
-            for r in 0..n {
-                let from = row(start + r) + first;
+            let (start, weights) = (g * form.rows + start, weights);
+            let mut to = packed.0.wrapping_add(start * depth);
+            let mut from = [0; 8];
+            from.iter_mut().zip(start..start + n).for_each(|(from, i)| *from = row(i) + first);
+            for c in 0..form.channels {
                 for tap in 0..taps {
-                    let from = from + form.tap_in_kernel(tap);
-                    for c in 0..form.channels {
-                        let to = start * depth + (c * taps + tap) * n + r;
-                        // SAFETY: the caller promises the place; `to` is below `groups · rows · depth`.
-                        unsafe { packed.0.add(to).write(weights.0.add(from + c * channel).read()) };
+                    let at = known.get(tap).copied().unwrap_or_else(|| form.tap_in_kernel(tap)) + c * channel;
+                    // SAFETY: the caller promises the place; there are `groups · rows · depth` of them in all.
+                    unsafe {
+                        if n == 8 {
+                            for (i, from) in from.iter().enumerate() {
+                                to.add(i).write(weights.0.add(from + at).read());
+                            }
+                        } else {
+                            for (i, from) in from.iter().enumerate().take(n) {
+                                to.add(i).write(weights.0.add(from + at).read());
+                            }
+                        }
+                        to = to.add(n);
                     }
                 }
             }

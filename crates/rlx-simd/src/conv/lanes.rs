@@ -1,6 +1,7 @@
 //! Vectors of the levels, as the kernels of convolution use them.
 
 use crate::level::Level;
+use std::ops::Range;
 
 /// A number that convolutions are made of: `f32`, `f64` or (wrapping) `i64`.
 pub trait Number: Copy + Send + Sync + PartialEq + std::fmt::Debug + 'static {
@@ -52,8 +53,37 @@ pub trait Lanes: 'static {
     unsafe fn compress(p: *mut Self::T, v: Self::V, bits: u32);
     /// Reads as many numbers as there are set bits into these lanes; 0 elsewhere.
     unsafe fn expand(p: *const Self::T, bits: u32) -> Self::V;
-    /// Copies `n` numbers between places that do not overlap.
-    unsafe fn copy(to: *mut Self::T, from: *const Self::T, n: usize);
+    /// The sums of four vectors.
+    #[inline(always)]
+    unsafe fn sum4(v: [Self::V; 4]) -> [Self::T; 4] {
+        // SAFETY: as for one.
+        v.map(|v| unsafe { Self::sum(v) })
+    }
+    /// Writes `n` numbers: those of `held` from `from` on, zeros before and behind them.
+    #[inline(always)]
+    unsafe fn pad(to: *mut Self::T, from: *const Self::T, held: Range<usize>, n: usize) {
+        let zero = |range: Range<usize>| {
+            for i in range {
+                // SAFETY: the caller promises `n` numbers.
+                unsafe { to.add(i).write(Self::T::ZERO) };
+            }
+        };
+        zero(0..held.start);
+        let (mut i, count) = (0, held.len());
+        // SAFETY: the caller promises the numbers on both sides.
+        unsafe {
+            let to = to.add(held.start);
+            while i + Self::N <= count {
+                Self::store(to.add(i), Self::load(from.add(i)));
+                i += Self::N;
+            }
+            while i < count {
+                to.add(i).write(from.add(i).read());
+                i += 1;
+            }
+        }
+        zero(held.end..n);
+    }
 }
 
 /// Plain arrays, left to the compiler.
@@ -125,21 +155,6 @@ impl<T: Number, const N: usize, const FMA: bool> Lanes for Plain<T, N, FMA> {
         }
         v
     }
-    #[inline(always)]
-    unsafe fn copy(to: *mut T, from: *const T, n: usize) {
-        let mut i = 0;
-        // SAFETY: the caller promises `n` numbers on both sides.
-        unsafe {
-            while i + N <= n {
-                Self::store(to.add(i), Self::load(from.add(i)));
-                i += N;
-            }
-            while i < n {
-                to.add(i).write(from.add(i).read());
-                i += 1;
-            }
-        }
-    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -150,10 +165,33 @@ pub mod x86 {
 
     use super::{Lanes, Plain};
     use std::arch::x86_64::*;
+    use std::ops::Range;
+
+    /// Adds neighbours of all four at once.
+    #[target_feature(enable = "avx512f,avx512dq")]
+    #[inline]
+    fn sum4_ps([a, b, c, d]: [__m512; 4]) -> [f32; 4] {
+        let pairs = |a, b| _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+        let (ab, cd) = (pairs(a, b), pairs(c, d));
+        let low = _mm512_shuffle_ps::<0b01_00_01_00>(ab, cd);
+        let all = _mm512_add_ps(low, _mm512_shuffle_ps::<0b11_10_11_10>(ab, cd));
+        let half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps::<1>(all));
+        let sums = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps::<1>(half));
+        let mut out = [0.0; 4];
+        // SAFETY: the array holds four numbers.
+        unsafe { _mm_storeu_ps(out.as_mut_ptr(), sums) };
+        out
+    }
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn sum4_pd(v: [__m512d; 4]) -> [f64; 4] {
+        let [a, b, c, d] = v;
+        [_mm512_reduce_add_pd(a), _mm512_reduce_add_pd(b), _mm512_reduce_add_pd(c), _mm512_reduce_add_pd(d)]
+    }
 
     macro_rules! avx512 {
         ($name:ident, $t:ty, $v:ty, $n:literal, $mask:ty, $set:ident, $load:ident, $store:ident, $fma:ident, $sum:ident,
-         $keep:ident, $compress:ident, $expand:ident, $part:ident, $store_part:ident) => {
+         $keep:ident, $compress:ident, $expand:ident, $part:ident, $store_part:ident, $sum4:ident) => {
             /// A register of 512 bits.
             pub struct $name;
             impl Lanes for $name {
@@ -195,15 +233,17 @@ pub mod x86 {
                     unsafe { $expand(bits as $mask, p) }
                 }
                 #[inline(always)]
-                unsafe fn copy(to: *mut $t, from: *const $t, n: usize) {
-                    let mut i = 0;
-                    while i + $n <= n {
-                        unsafe { $store(to.add(i), $load(from.add(i))) };
-                        i += $n;
-                    }
-                    if i < n {
-                        let rest = ((1u32 << (n - i)) - 1) as $mask;
-                        unsafe { $store_part(to.add(i), rest, $part(rest, from.add(i))) };
+                unsafe fn sum4(v: [$v; 4]) -> [$t; 4] {
+                    unsafe { $sum4(v) }
+                }
+                #[inline(always)]
+                unsafe fn pad(to: *mut $t, from: *const $t, held: Range<usize>, n: usize) {
+                    let from = from.wrapping_sub(held.start);
+                    for i in (0..n).step_by($n) {
+                        let below = |x: usize| (1u32 << x.saturating_sub(i).min($n)) - 1;
+                        let held = (below(held.end) & !below(held.start)) as $mask;
+                        let lanes = unsafe { $part(held, from.wrapping_add(i)) };
+                        unsafe { $store_part(to.add(i), below(n) as $mask, lanes) };
                     }
                 }
             }
@@ -224,7 +264,8 @@ pub mod x86 {
         _mm512_maskz_compress_ps,
         _mm512_maskz_expandloadu_ps,
         _mm512_maskz_loadu_ps,
-        _mm512_mask_storeu_ps
+        _mm512_mask_storeu_ps,
+        sum4_ps
     );
     avx512!(
         F64x8,
@@ -241,7 +282,8 @@ pub mod x86 {
         _mm512_maskz_compress_pd,
         _mm512_maskz_expandloadu_pd,
         _mm512_maskz_loadu_pd,
-        _mm512_mask_storeu_pd
+        _mm512_mask_storeu_pd,
+        sum4_pd
     );
 
     macro_rules! avx2 {
@@ -311,10 +353,6 @@ pub mod x86 {
                         return unsafe { $load(p) };
                     }
                     unsafe { $load(Plain::<$t, $n, true>::expand(p, bits).as_ptr()) }
-                }
-                #[inline(always)]
-                unsafe fn copy(to: *mut $t, from: *const $t, n: usize) {
-                    unsafe { Plain::<$t, $n, true>::copy(to, from, n) }
                 }
             }
         };

@@ -26,6 +26,12 @@ pub(crate) fn pieces(pool: &Pool, count: usize, grain: usize, f: impl Fn(Range<u
     });
 }
 
+/// The address of element `i`. A closure that uses it captures the whole [`Ptr`], which may cross threads.
+#[inline(always)]
+pub(crate) fn at<T>(ptr: Ptr<T>, i: usize) -> *mut T {
+    ptr.0.wrapping_add(i)
+}
+
 /// Copies `len` bytes.
 ///
 /// # Safety

@@ -15,8 +15,13 @@ use std::ops::Range;
 const MAX_AXES: usize = 12;
 /// Bytes that a task moves: enough that starting it costs nothing beside it.
 const TASK_BYTES: usize = 64 << 10;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 /// Bytes along either side of a block that is transposed: few enough pages that their addresses stay cached.
 const BLOCK_BYTES: usize = 256;
+/// A copy of so many bytes does not stay in the cache of a core, and is written past it: a line that is going to be
+/// overwritten need not be read first.
+const STREAM_BYTES: usize = 8 << 20;
 
 /// Runs `f(range, worker)` over `0..count`, cut into ranges of `grain`.
 pub(crate) fn pieces(pool: &Pool, count: usize, grain: usize, f: impl Fn(Range<usize>, usize) + Sync) {
@@ -62,6 +67,77 @@ pub(crate) unsafe fn copy_row(dst: *mut u8, src: *const u8, len: usize) {
         }
         two_pieces!(u64, u32, u16, u8);
     }
+}
+
+/// Copies `len` bytes past the cache; [`end_if`] comes after the last.
+///
+/// # Safety
+/// As [`copy_row`].
+unsafe fn stream_row(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: head, lines and tail make up the row; the lines are aligned.
+    unsafe {
+        let head = dst.align_offset(LINE).min(len);
+        copy_row(dst, src, head);
+        let lines = (len - head) / LINE;
+        for i in 0..lines {
+            let from = src.add(head + i * LINE).cast::<[u128; LINE / 16]>();
+            stream_line(dst.add(head + i * LINE).cast(), from.read_unaligned());
+        }
+        let tail = head + lines * LINE;
+        copy_row(dst.add(tail), src.add(tail), len - tail);
+    }
+}
+
+/// Writes a value again and again, past the cache; [`end_if`] comes after the last.
+///
+/// # Safety
+/// `n` elements may be written.
+unsafe fn stream_value<T: Copy>(dst: *mut u8, v: T, n: usize) {
+    let wide = size_of::<T>();
+    let mut line = [0u128; LINE / 16];
+    let some = LINE / wide;
+    // SAFETY: a line has room for `some` elements; the elements before and after the lines make up the row.
+    unsafe {
+        (0..some).for_each(|i| line.as_mut_ptr().cast::<T>().add(i).write_unaligned(v));
+        let write = |i: usize| dst.add(i * wide).cast::<T>().write_unaligned(v);
+        // Elements that lie across lines are never in step with them.
+        let head = if (dst as usize).is_multiple_of(wide) { dst.align_offset(LINE) / wide } else { n }.min(n);
+        (0..head).for_each(write);
+        let lines = (n - head) / some;
+        (0..lines).for_each(|i| stream_line(dst.add(head * wide + i * LINE).cast(), line));
+        (head + lines * some..n).for_each(write);
+    }
+}
+
+/// Writes a line past the cache.
+///
+/// # Safety
+/// The line may be written, and is aligned.
+#[inline(always)]
+unsafe fn stream_line(to: *mut u128, line: [u128; LINE / 16]) {
+    #[cfg(target_arch = "x86_64")]
+    for (i, v) in line.into_iter().enumerate() {
+        use std::arch::x86_64::{__m128i, _mm_stream_si128};
+        // SAFETY: a vector of 16 bytes is as good as an integer; aligned as the caller promises.
+        unsafe { _mm_stream_si128(to.add(i).cast(), std::mem::transmute::<u128, __m128i>(v)) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: as the caller promises.
+    unsafe {
+        to.cast::<[u128; LINE / 16]>().write(line)
+    };
+}
+
+/// Ends a task: what it wrote past the cache, if it did, is then there for all who learn that the task has ended.
+#[inline(always)]
+fn end_if(stream: bool) {
+    #[cfg(target_arch = "x86_64")]
+    if stream {
+        // SAFETY: every processor of the architecture has it.
+        unsafe { std::arch::x86_64::_mm_sfence() };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = stream;
 }
 
 /// An axis of a copy; strides in bytes.
@@ -259,19 +335,21 @@ unsafe fn run(level: Level, mut plan: Plan, pool: &Pool) {
         // SAFETY: as the caller promises.
         return unsafe { transposed(level, plan, unit, da, sa, pool) };
     }
+    let stream = count * unit >= STREAM_BYTES;
     pieces(pool, count, TASK_BYTES / unit, |range, _| {
         plan.runs(range, |d, s, n, inner| {
             // SAFETY: `n` elements along the innermost axis, within the plan.
             unsafe {
                 match unit {
-                    1 => elements::<u8>(d, s, n, inner),
-                    2 => elements::<u16>(d, s, n, inner),
-                    4 => elements::<u32>(d, s, n, inner),
-                    8 => elements::<u64>(d, s, n, inner),
-                    _ => elements::<u128>(d, s, n, inner),
+                    1 => elements::<u8>(d, s, n, inner, stream),
+                    2 => elements::<u16>(d, s, n, inner, stream),
+                    4 => elements::<u32>(d, s, n, inner, stream),
+                    8 => elements::<u64>(d, s, n, inner, stream),
+                    _ => elements::<u128>(d, s, n, inner, stream),
                 }
             }
         });
+        end_if(stream);
     });
 }
 
@@ -281,25 +359,35 @@ unsafe fn run(level: Level, mut plan: Plan, pool: &Pool) {
 /// As [`run`].
 unsafe fn rows(plan: Plan, row: usize, pool: &Pool) {
     let count = plan.count();
+    let stream = count * row >= STREAM_BYTES && row >= 4 * LINE;
     if row <= TASK_BYTES {
         return pieces(pool, count, TASK_BYTES / row, |range, _| {
-            plan.runs(range, |mut d, mut s, n, inner| {
-                for _ in 0..n {
-                    // SAFETY: a row of the plan.
-                    unsafe { copy_row(d, s, row) };
-                    (d, s) = (d.wrapping_offset(inner.dst), s.wrapping_offset(inner.src));
+            plan.runs(range, |d, s, n, inner| {
+                let at = |i: usize| {
+                    let i = i as isize;
+                    (d.wrapping_offset(i * inner.dst), s.wrapping_offset(i * inner.src))
+                };
+                // SAFETY: rows of the plan.
+                unsafe {
+                    if stream {
+                        (0..n).map(at).for_each(|(d, s)| stream_row(d, s, row));
+                    } else {
+                        (0..n).map(at).for_each(|(d, s)| copy_row(d, s, row));
+                    }
                 }
             });
+            end_if(stream);
         });
     }
     let parts = row.div_ceil(TASK_BYTES);
     pieces(pool, count * parts, 1, |range, _| {
         let (from, at) = (range.start % parts * TASK_BYTES, range.start / parts);
         plan.runs(at..at + 1, |d, s, _, _| {
-            let len = TASK_BYTES.min(row - from);
+            let (len, d, s) = (TASK_BYTES.min(row - from), d.wrapping_add(from), s.wrapping_add(from));
             // SAFETY: a part of a row of the plan.
-            unsafe { copy_row(d.wrapping_add(from), s.wrapping_add(from), len) };
+            unsafe { if stream { stream_row(d, s, len) } else { copy_row(d, s, len) } };
         });
+        end_if(stream);
     });
 }
 
@@ -308,7 +396,7 @@ unsafe fn rows(plan: Plan, row: usize, pool: &Pool) {
 /// # Safety
 /// `n` elements from both addresses, a stride apart, may be written and read.
 #[inline(always)]
-unsafe fn elements<T: Copy>(dst: *mut u8, src: *const u8, n: usize, axis: Axis) {
+unsafe fn elements<T: Copy>(dst: *mut u8, src: *const u8, n: usize, axis: Axis, stream: bool) {
     let wide = size_of::<T>() as isize;
     // SAFETY: the caller promises that the elements are there.
     unsafe {
@@ -320,6 +408,9 @@ unsafe fn elements<T: Copy>(dst: *mut u8, src: *const u8, n: usize, axis: Axis) 
         let write = |i: isize, v: T| dst.offset(i * wide).cast::<T>().write_unaligned(v);
         if axis.src == 0 {
             let v = read(0);
+            if stream {
+                return stream_value(dst, v, n as usize);
+            }
             (0..n).for_each(|i| write(i, v));
         } else if axis.src == -wide {
             (0..n).for_each(|i| write(i, src.offset(-i * wide).cast::<T>().read_unaligned()));
@@ -335,25 +426,29 @@ unsafe fn elements<T: Copy>(dst: *mut u8, src: *const u8, n: usize, axis: Axis) 
 /// As [`run`], with the two axes.
 unsafe fn transposed(level: Level, plan: Plan, unit: usize, da: Axis, sa: Axis, pool: &Pool) {
     // The last block takes the rest, so that every block is large enough for the vectors.
+    // A block that is short along one side is longer along the other.
     let side = BLOCK_BYTES / unit;
-    let (blocks_d, blocks_s) = ((da.n / side).max(1), (sa.n / side).max(1));
-    let part = |i: usize, blocks: usize, n: usize| {
+    let (side_d, side_s) = (side * side / sa.n.min(side), side * side / da.n.min(side));
+    let (blocks_d, blocks_s) = ((da.n / side_d).max(1), (sa.n / side_s).max(1));
+    let part = |i: usize, side: usize, blocks: usize, n: usize| {
         let start = i * side;
         (start, if i + 1 == blocks { n - start } else { side })
     };
     let block = blocks_d * blocks_s;
+    let stream = plan.count() * da.n * sa.n * unit >= STREAM_BYTES;
     let grain = (TASK_BYTES / (unit * (da.n / blocks_d) * (sa.n / blocks_s))).max(1);
     pieces(pool, plan.count() * block, grain, |range, _| {
         for task in range {
             let (at, b) = (task / block, task % block);
             let ((d0, nd), (s0, ns)) =
-                (part(b / blocks_s, blocks_d, da.n), part(b % blocks_s, blocks_s, sa.n));
+                (part(b / blocks_s, side_d, blocks_d, da.n), part(b % blocks_s, side_s, blocks_s, sa.n));
             plan.runs(at..at + 1, |d, s, _, _| {
                 let dst = d.wrapping_offset(d0 as isize * da.dst + s0 as isize * sa.dst);
                 let src = s.wrapping_offset(d0 as isize * da.src + s0 as isize * sa.src);
                 // SAFETY: a block of the plan, `nd` columns by `ns` rows of the destination.
-                unsafe { transpose::block(level, unit, dst, sa.dst, src, da.src, nd, ns) };
+                unsafe { transpose::block(level, unit, dst, sa.dst, src, da.src, nd, ns, stream) };
             });
         }
+        end_if(stream);
     });
 }

@@ -331,6 +331,7 @@ unsafe fn row<T: Copy, O: Op<T>>(r: Row<T, O::Acc>) {
 /// # Safety
 /// As [`row`].
 #[inline(always)]
+#[allow(clippy::indexing_slicing)] // Within blocks of a known length, by constants after unrolling.
 unsafe fn row_of<T: Copy, O: Op<T>, const EXCLUSIVE: bool, const REVERSE: bool>(r: Row<T, O::Acc>) {
     let n = r.n;
     let place = |i: usize| if REVERSE { n - 1 - i } else { i };

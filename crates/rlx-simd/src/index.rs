@@ -2,17 +2,19 @@
 //!
 //! An index that is negative counts from the end; one outside of the axis reads 0 and writes nothing.
 
+mod combine;
+
+pub use combine::{Combine, Element, scatter, scatter_scratch};
+
 use crate::copy::{at, copy_row, pieces};
-use crate::each_level;
-use crate::level::Level;
 use crate::mem::{Ptr, Scratch, ScratchSize};
 use crate::pool::Pool;
 use std::slice::from_raw_parts;
 
 /// Bytes that a task moves.
 const TASK_BYTES: usize = 64 << 10;
-/// Columns of a row that are combined at once, so that their totals stay in the L1 cache.
-const COLUMNS: usize = 256;
+/// A row of at most so many bytes is moved sooner than it is decided who moves it.
+const NARROW_BYTES: usize = 64;
 
 /// The address of indices, dense.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +52,8 @@ macro_rules! with_indices {
         }
     };
 }
+
+use with_indices;
 
 /// A slice, also of nothing at no address.
 ///
@@ -242,6 +246,28 @@ unsafe fn set_rows<I: Index>(
     if row == 0 {
         return;
     }
+    if row <= NARROW_BYTES {
+        return pieces(pool, r.outer, 1, |range, _| {
+            let (from, to) = (at(updates, range.start * r.m * row), at(y, range.start * n * row));
+            // SAFETY: one of the `outer` slices of both arrays.
+            unsafe {
+                match row {
+                    1 => set_elements::<u8, I>(from, n, indices, to),
+                    2 => set_elements::<u16, I>(from, n, indices, to),
+                    4 => set_elements::<u32, I>(from, n, indices, to),
+                    8 => set_elements::<u64, I>(from, n, indices, to),
+                    16 => set_elements::<u128, I>(from, n, indices, to),
+                    _ => {
+                        for (j, place) in
+                            indices.iter().map(|i| i.place(n)).enumerate().filter(|(_, p)| *p < n)
+                        {
+                            copy_row(to.add(place * row), from.add(j * row), row);
+                        }
+                    }
+                }
+            }
+        });
+    }
     // Which update stands at a place: only places that an index names are written, and only those are read.
     let last = Ptr(scratch.shared::<usize>(n));
     for (j, i) in indices.iter().enumerate() {
@@ -268,270 +294,15 @@ unsafe fn set_rows<I: Index>(
     });
 }
 
-/// How an update is combined with what is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Combine {
-    /// The sum.
-    Add,
-    /// The larger one; NaN wins.
-    Max,
-    /// The smaller one; NaN wins.
-    Min,
-    /// The product.
-    Mul,
-}
-
-/// An element that updates can be combined with: f32, f64, i64. Totals of f32 are kept in f64 while they are made.
-pub trait Element: Copy + Send + Sync {
-    #[doc(hidden)]
-    /// # Safety
-    /// As [`combine_row`].
-    unsafe fn combine(level: Level, how: Combine, row: Row<Self>);
-}
-
-/// Updates for one row of the destination.
-#[doc(hidden)]
-#[derive(Debug)]
-pub struct Row<T> {
-    y: *mut T,
-    width: usize,
-    /// The first of all updates; they are rows of `inner`, and those at `order` are for this row.
-    updates: *const T,
-    inner: usize,
-    order: *const usize,
-    count: usize,
-}
-
-trait Op<T> {
-    type Acc: Copy;
-    fn lift(v: T) -> Self::Acc;
-    fn join(a: Self::Acc, b: Self::Acc) -> Self::Acc;
-    fn lower(v: Self::Acc) -> T;
-}
-
-struct Add;
-struct Mul;
-struct Max;
-struct Min;
-
-#[inline(always)]
-fn larger<T: PartialOrd + Copy>(a: T, b: T) -> T {
-    #[allow(clippy::eq_op)]
-    if (b > a) | (b != b) { b } else { a }
-}
-
-#[inline(always)]
-fn smaller<T: PartialOrd + Copy>(a: T, b: T) -> T {
-    #[allow(clippy::eq_op)]
-    if (b < a) | (b != b) { b } else { a }
-}
-
-macro_rules! elements {
-    ($($t:ident: $($op:ident in $acc:ty: $join:expr),*;)*) => {$(
-        $(impl Op<$t> for $op {
-            type Acc = $acc;
-            #[inline(always)]
-            fn lift(v: $t) -> $acc {
-                v as $acc
-            }
-            #[inline(always)]
-            fn join(a: $acc, b: $acc) -> $acc {
-                $join(a, b)
-            }
-            #[inline(always)]
-            fn lower(v: $acc) -> $t {
-                v as $t
-            }
-        })*
-        impl Element for $t {
-            unsafe fn combine(level: Level, how: Combine, row: Row<$t>) {
-                match how {
-                    $(Combine::$op => each_level!(level, _FMA, combine_row::<$t, $op> => (row: Row<$t>)),)*
-                }
-            }
-        }
-    )*};
-}
-elements! {
-    f32: Add in f64: |a, b| a + b, Mul in f64: |a, b| a * b, Max in f32: larger, Min in f32: smaller;
-    f64: Add in f64: |a, b| a + b, Mul in f64: |a, b| a * b, Max in f64: larger, Min in f64: smaller;
-    i64: Add in i64: i64::wrapping_add, Mul in i64: i64::wrapping_mul, Max in i64: i64::max, Min in i64: i64::min;
-}
-
 /// # Safety
-/// `y` has `width` writable elements, and the rows of `updates` at `order` as many readable ones.
+/// `y` has `n` writable elements, and `updates` a readable one for each index.
 #[inline(always)]
-unsafe fn combine_row<T: Copy, O: Op<T>>(r: Row<T>) {
-    // SAFETY: as the caller promises.
-    unsafe {
-        let order = from_raw_parts(r.order, r.count);
-        for first in (0..r.width).step_by(COLUMNS) {
-            let (y, updates) = (r.y.add(first), r.updates.wrapping_add(first));
-            match COLUMNS.min(r.width - first) {
-                COLUMNS => combine_columns::<T, O>(y, COLUMNS, updates, r.inner, order),
-                width => combine_columns::<T, O>(y, width, updates, r.inner, order),
-            }
+unsafe fn set_elements<T: Copy, I: Index>(updates: *const u8, n: usize, indices: &[I], y: *mut u8) {
+    let (updates, y) = (updates.cast::<T>(), y.cast::<T>());
+    for (j, place) in indices.iter().map(|i| i.place(n)).enumerate() {
+        if place < n {
+            // SAFETY: a place within the axis.
+            unsafe { y.add(place).write_unaligned(updates.add(j).read_unaligned()) };
         }
-    }
-}
-
-/// # Safety
-/// As [`combine_row`], at most [`COLUMNS`] of it.
-#[inline(always)]
-unsafe fn combine_columns<T: Copy, O: Op<T>>(
-    y: *mut T,
-    width: usize,
-    updates: *const T,
-    inner: usize,
-    order: &[usize],
-) {
-    // SAFETY: as the caller promises.
-    unsafe {
-        let y = std::slice::from_raw_parts_mut(y, width);
-        let row = |j: usize| from_raw_parts(updates.wrapping_add(j * inner), width);
-        if let [j] = order {
-            for (y, u) in y.iter_mut().zip(row(*j)) {
-                *y = O::lower(O::join(O::lift(*y), O::lift(*u)));
-            }
-            return;
-        }
-        let mut totals = [O::lift(y[0]); COLUMNS];
-        for (t, y) in totals.iter_mut().zip(&*y) {
-            *t = O::lift(*y);
-        }
-        for j in order {
-            for (t, u) in totals.iter_mut().zip(row(*j)) {
-                *t = O::join(*t, O::lift(*u));
-            }
-        }
-        for (t, y) in totals.iter().zip(y) {
-            *y = O::lower(*t);
-        }
-    }
-}
-
-/// The scratch that [`scatter`] needs.
-pub fn scatter_scratch(r: Rows) -> ScratchSize {
-    ScratchSize { each: 0, shared: (r.n + 4 * r.m + 1) * size_of::<usize>() }
-}
-
-/// Combines `y[o, indices[j], i]` with `updates[o, j, i]`, in the order of the indices.
-///
-/// # Safety
-/// `y` has `outer · n · inner` writable elements, `indices` has `m` readable ones and `updates` `outer · m · inner`, all
-/// aligned; `y` overlaps neither.
-#[allow(clippy::too_many_arguments)]
-pub unsafe fn scatter<T: Element>(
-    level: Level,
-    how: Combine,
-    r: Rows,
-    indices: Indices,
-    updates: *const T,
-    y: *mut T,
-    pool: &Pool,
-    scratch: &Scratch,
-) {
-    let Rows { outer, n, inner, m } = r;
-    if outer * n * inner * m == 0 {
-        return;
-    }
-    let memory = Ptr(scratch.shared::<usize>(n + 4 * m + 1));
-    // SAFETY: the pieces of the scratch are disjoint, as long as asked for; the rest as the caller promises.
-    let groups = unsafe {
-        let groups = Groups {
-            number: at(memory, 0),
-            place: at(memory, n),
-            of: at(memory, n + m),
-            order: at(memory, n + 2 * m),
-            end: at(memory, n + 3 * m),
-            count: 0,
-        };
-        with_indices!(indices, m, |all| groups.sort(all, n))
-    };
-    let (place, end, order) = (Ptr(groups.place), Ptr(groups.end), Ptr(groups.order));
-    let (updates, y) = (Ptr(updates.cast_mut()), Ptr(y));
-    let count = groups.count;
-    let tiles = inner.div_ceil(4 * COLUMNS);
-    let work = (m / count.max(1) + 1) * inner.min(4 * COLUMNS) * size_of::<T>();
-    pieces(pool, outer * count * tiles, TASK_BYTES / work, |range, _| {
-        for task in range {
-            let (tile, row) = (task % tiles, task / tiles);
-            let (g, o) = (row % count, row / count);
-            let column = tile * 4 * COLUMNS;
-            // SAFETY: a group's place, and the indices in it; each row of `y` belongs to one group, each tile to one task.
-            unsafe {
-                let first = if g == 0 { 0 } else { at(end, g - 1).read() };
-                T::combine(
-                    level,
-                    how,
-                    Row {
-                        y: at(y, (o * n + at(place, g).read()) * inner + column),
-                        width: (4 * COLUMNS).min(inner - column),
-                        updates: at(updates, o * m * inner + column),
-                        inner,
-                        order: at(order, first),
-                        count: at(end, g).read() - first,
-                    },
-                );
-            }
-        }
-    });
-}
-
-/// The indices grouped by place, each group in their order.
-struct Groups {
-    /// Of every place, the number of its group; meaningless where no index points.
-    number: *mut usize,
-    /// Of every group, the place.
-    place: *mut usize,
-    /// Of every index, its group.
-    of: *mut usize,
-    /// The indices, group by group.
-    order: *mut usize,
-    /// Of every group, where it ends in the order.
-    end: *mut usize,
-    count: usize,
-}
-
-impl Groups {
-    /// # Safety
-    /// There is memory for `n` places and as many groups as indices, and one more.
-    unsafe fn sort<I: Index>(mut self, indices: &[I], n: usize) -> Groups {
-        let none = usize::MAX;
-        // SAFETY: groups are fewer than indices, and places below `n`.
-        unsafe {
-            for (j, i) in indices.iter().enumerate() {
-                let place = i.place(n);
-                if place >= n {
-                    self.of.add(j).write(none);
-                    continue;
-                }
-                // A number is true only if the group that it names says so: whatever the memory held needs no clearing.
-                let mut g = self.number.add(place).read();
-                if g >= self.count || self.place.add(g).read() != place {
-                    g = self.count;
-                    self.count += 1;
-                    self.number.add(place).write(g);
-                    self.place.add(g).write(place);
-                    self.end.add(g).write(0);
-                }
-                self.of.add(j).write(g);
-                *self.end.add(g) += 1;
-            }
-            let mut start = 0;
-            for g in 0..self.count {
-                start += self.end.add(g).replace(start);
-            }
-            // Each start moves on to its end.
-            for j in 0..indices.len() {
-                let g = self.of.add(j).read();
-                if g != none {
-                    let to = self.end.add(g);
-                    self.order.add(*to).write(j);
-                    *to += 1;
-                }
-            }
-        }
-        self
     }
 }

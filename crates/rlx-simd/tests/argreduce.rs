@@ -1,5 +1,7 @@
 //! Positions of the largest and smallest elements against a plain search.
 
+#![allow(clippy::indexing_slicing, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+
 use rlx_simd::argreduce::{Element, Which, argreduce, argreduce_scratch};
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Scratch};

@@ -1,5 +1,7 @@
 //! Strided copies against a loop over every index.
 
+#![allow(clippy::indexing_slicing, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+
 use rlx_simd::copy::{copy, fill};
 use rlx_simd::level::Level;
 use rlx_simd::pool::Pool;
@@ -115,6 +117,22 @@ fn large_copies_are_split() {
         check(level, &pools, 4, &[2, 50_000], &[50_000, 1], &[0, 1]);
         check(level, &pools, 2, &[100_000], &[1], &[0]);
         check(level, &pools, 4, &[70_000], &[1], &[-1]);
+    }
+}
+
+#[test]
+fn copies_past_the_cache() {
+    let pools = [Pool::new(1), Pool::new(3)];
+    for level in Level::available() {
+        for (width, a, b) in
+            [(1, 3001, 3008), (2, 2100, 2080), (4, 1500, 1408), (4, 1411, 1501), (8, 1040, 1024)]
+        {
+            check(level, &pools, width, &[a, b], &[b as isize, 1], &[1, a as isize]);
+        }
+        check(level, &pools, 4, &[7000, 301], &[301, 1], &[305, 1]);
+        check(level, &pools, 4, &[3, 700_001], &[700_001, 1], &[700_003, 1]);
+        check(level, &pools, 2, &[5_000_001], &[1], &[0]);
+        check(level, &pools, 8, &[3, 400_001], &[400_003, 1], &[1, 0]);
     }
 }
 

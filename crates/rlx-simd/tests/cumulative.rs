@@ -1,5 +1,7 @@
 //! Running totals against a plain loop in f64.
 
+#![allow(clippy::indexing_slicing, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+
 use rlx_simd::cumulative::{Element, Kind, Running, cumulative, cumulative_scratch};
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Scratch};

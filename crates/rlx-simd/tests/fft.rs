@@ -1,5 +1,7 @@
 //! Transforms against the sum that defines them.
 
+#![allow(clippy::indexing_slicing, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+
 use rlx_simd::fft::FftPlan;
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Scratch};

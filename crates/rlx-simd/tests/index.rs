@@ -1,5 +1,7 @@
 //! Gathers and scatters against plain loops.
 
+#![allow(clippy::indexing_slicing, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+
 use rlx_simd::index::*;
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Scratch, ScratchSize};
@@ -170,7 +172,7 @@ fn check<T: Element, A: Copy>(
             for pool in &pools {
                 each_type(&all, r.n, |indices| {
                     let mut y = x.clone();
-                    with_scratch(scatter_scratch(r), pool, |scratch| unsafe {
+                    with_scratch(scatter_scratch::<T>(r), pool, |scratch| unsafe {
                         scatter(level, how, r, indices, updates.as_ptr(), y.as_mut_ptr(), pool, scratch);
                     });
                     let good = y.iter().zip(&want).all(|(y, want)| same(*y, *want));

@@ -1,5 +1,7 @@
 //! Random bits against one block of Philox at a time, and against the published vectors.
 
+#![allow(clippy::indexing_slicing, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+
 use rlx_simd::level::Level;
 use rlx_simd::pool::Pool;
 use rlx_simd::random::random_bits;

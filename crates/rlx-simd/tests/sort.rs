@@ -1,5 +1,7 @@
 //! Sorting and picking against the standard library's stable sort.
 
+#![allow(clippy::indexing_slicing, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Scratch};
 use rlx_simd::pool::Pool;

@@ -227,7 +227,7 @@ impl Builder<'_, '_> {
 
     fn arg(&mut self, dtype: DType, access: &Access, write: bool) -> Arg {
         let sizes = &mut self.program.sizes;
-        Arg { dtype, shape: sizes.ids(&access.shape), strides: sizes.ids(&access.strides), write }
+        Arg { dtype, shape: sizes.ids(&access.shape), strides: sizes.ids(&access.strides), write, over: None }
     }
 
     fn kernel(&mut self, kernel: Kernel) -> u32 {
@@ -413,7 +413,9 @@ impl Builder<'_, '_> {
             let slot = self.write(v, t, over)?;
             let value = *regs.get(&v).ok_or_else(|| fault("a register is missing"))?;
             code.push(Inst::Store { arg: args.len() as u32, value });
-            args.push(self.arg(dtype, &access, true));
+            let mut arg = self.arg(dtype, &access, true);
+            arg.over = over.and_then(|o| slots.iter().position(|s| s.0 == o)).map(|k| k as u32);
+            args.push(arg);
             slots.push((slot, Dim::constant(0)));
         }
         let lanes = group.lanes.unwrap_or(0);

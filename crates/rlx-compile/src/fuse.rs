@@ -12,7 +12,7 @@ use crate::access::{Access, dense_strides};
 use crate::items::{Doing, Items, Point, Source, Value};
 use crate::program::fault;
 use rlx_ir::types::product;
-use rlx_ir::{Dim, Result};
+use rlx_ir::{DType, Dim, Result};
 
 /// How often an item of a group is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,7 +208,7 @@ impl Fuser<'_, '_> {
                 }
             }
         }
-        let g = self.start(i, &users)?;
+        let g = self.start(i)?;
         self.note(
             i,
             if reason.is_empty() { "computed on its own".into() } else { format!("apart: {reason}") },
@@ -283,6 +283,9 @@ impl Fuser<'_, '_> {
         match &item.doing {
             Doing::Step(_) => return Ok(Err("it has a kernel of its own".into())),
             Doing::Product { columns, .. } => {
+                if self.items.dtype(result)? != DType::F32 {
+                    return Ok(Err("only products in f32 have an epilogue".into()));
+                }
                 if class != Class::Full || item.shape != space || *columns == 0 {
                     return Ok(Err("the region does not run over the product".into()));
                 }
@@ -327,9 +330,12 @@ impl Fuser<'_, '_> {
                     }
                 }
             }
-            Doing::Point(_) => {
-                // Where lanes are added later, what was full is a row.
+            // An index is read once per row, if the entries that it finds are rows.
+            Doing::Point(Point::Take(axis)) if class == Class::Full && lanes.is_none() && item.shape == space => {
+                let behind = self.operand_shape(i).map_or(0, |s| s.len().saturating_sub(axis + 1));
+                lanes = (behind > 0).then_some(behind);
             }
+            Doing::Point(_) => {}
         }
         let Some(reads) = self.reads(i, class, &space)? else {
             return Ok(Err("its operands have no strides over the group's space".into()));
@@ -410,7 +416,7 @@ impl Fuser<'_, '_> {
     }
 
     /// A new group for an item.
-    fn start(&mut self, i: usize, _users: &[usize]) -> Result<usize> {
+    fn start(&mut self, i: usize) -> Result<usize> {
         let item = self.items.items.get(i).ok_or_else(|| fault("an item is missing"))?;
         let g = self.out.groups.len();
         let mut group = Group {
@@ -433,6 +439,10 @@ impl Fuser<'_, '_> {
                     group.lanes = Some(axes.len());
                     group.folds = true;
                     class = Class::Row(axes.len());
+                }
+                if let Point::Take(axis) = p {
+                    let behind = self.operand_shape(i).map_or(0, |s| s.len().saturating_sub(axis + 1));
+                    group.lanes = (behind > 0).then_some(behind);
                 }
                 let reads = self.reads(i, class, &group.space)?;
                 let reads = reads.ok_or_else(|| fault("an item cannot be read over its own space"))?;

@@ -191,6 +191,8 @@ pub struct Arg {
     pub strides: Vec<SizeId>,
     /// Whether it is written.
     pub write: bool,
+    /// For one that is written: the argument whose memory it takes, each element after it was read.
+    pub over: Option<u32>,
 }
 
 /// A kernel: work on arguments of known form.

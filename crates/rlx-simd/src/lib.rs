@@ -5,12 +5,15 @@
 //!    [`mem`]: views of memory and scratch space;
 //! 2. [`math`]: vector functions; [`tile`]: element-wise work and row reductions on tiles that stay in the L1 cache;
 //! 3. [`gemm`]: matrix products over packed operands, with a sink that receives finished blocks;
-//! 4. [`attention`], [`scan`], [`conv`], [`window`], [`cumulative`], [`index`], [`sort`], [`fft`]: one kernel family each.
+//! 4. [`attention`], [`scan`], [`conv`], [`window`], [`cumulative`], [`index`], [`sort`],
+//!    [`argreduce`], [`random`], [`fft`]: one kernel family each; [`copy`]: moving data about.
 //!
 //! Every kernel gives the same bits for any number of threads: how a sum is split depends on the sizes alone.
 
+pub mod argreduce;
 pub mod attention;
 pub mod conv;
+pub mod copy;
 pub mod cumulative;
 pub mod fft;
 pub mod gemm;
@@ -19,6 +22,7 @@ pub mod level;
 pub mod math;
 pub mod mem;
 pub mod pool;
+pub mod random;
 pub mod scan;
 pub mod sort;
 pub mod tile;

@@ -1,0 +1,459 @@
+//! Running a bound region.
+
+use super::{BoundArg, BoundRegion, Lanes, Mode, Op, Place};
+use rlx_ir::op::step::Fold;
+use rlx_simd::mem::{Ptr, Scratch, ScratchSize};
+use rlx_simd::pool::Pool;
+use rlx_simd::tile::{self, Store};
+use std::ops::Range;
+
+/// Bytes of a small slot: a cache line, so that a vector load stays within it.
+const SLOT: usize = 64;
+
+/// The memory that a task works in.
+pub(super) struct Work<'a> {
+    pub region: &'a BoundRegion,
+    pub args: &'a [Ptr<u8>],
+    /// The address of each argument at the current row.
+    pub at: *mut *mut u8,
+    pub slots: *mut u8,
+    pub accs: *mut u8,
+    pub tiles: *mut u8,
+    /// Bytes of a tile buffer.
+    pub tile_bytes: usize,
+    /// The tile that the kernel in front left.
+    pub front: *mut u8,
+    /// The first lane of the tile.
+    pub lane: usize,
+    /// The row.
+    pub row: usize,
+}
+
+impl BoundRegion {
+    /// The scratch space that a run needs.
+    pub fn scratch(&self) -> ScratchSize {
+        if let Some(c) = &self.columns {
+            return c.scratch();
+        }
+        ScratchSize { each: self.each(), shared: self.parts_bytes() }
+    }
+
+    fn parts_bytes(&self) -> usize {
+        if self.parts > 1 { self.count * self.parts * self.folds.len() * 8 } else { 0 }
+    }
+
+    fn tile_bytes(&self) -> usize {
+        (self.tile.max(1) * 8).div_ceil(64) * 64
+    }
+
+    fn each(&self) -> usize {
+        (self.args.len() * 8).div_ceil(64) * 64
+            + self.slots * SLOT
+            + (self.folds.len() * 8).div_ceil(64) * 64
+            + self.tiles * self.tile_bytes()
+    }
+
+    /// A worker's memory, at the first row, with what is computed once computed.
+    ///
+    /// # Safety
+    /// The scratch space is of the size that [`BoundRegion::scratch`] asks for, and no other task of the worker uses it.
+    unsafe fn work<'a>(&'a self, args: &'a [Ptr<u8>], scratch: &Scratch, worker: usize, skip: usize) -> Work<'a> {
+        // SAFETY: `each` bytes behind `skip` are the region's own.
+        unsafe {
+            let base = scratch.each::<u8>(worker, skip + self.each()).add(skip);
+            let slots = base.add((self.args.len() * 8).div_ceil(64) * 64);
+            let accs = slots.add(self.slots * SLOT);
+            let tiles = accs.add((self.folds.len() * 8).div_ceil(64) * 64);
+            let mut w = Work {
+                region: self,
+                args,
+                at: base.cast(),
+                slots,
+                accs,
+                tiles,
+                tile_bytes: self.tile_bytes(),
+                front: std::ptr::null_mut(),
+                lane: 0,
+                row: 0,
+            };
+            w.start(0);
+            w.go(&self.once, 1);
+            w
+        }
+    }
+
+    /// Runs the region.
+    ///
+    /// # Safety
+    /// `args` are the addresses of the kernel's arguments, each valid for all that its strides reach; arguments that are
+    /// written overlap no other, but the one that they replace.
+    pub unsafe fn run(&self, pool: &Pool, scratch: &Scratch, args: &[Ptr<u8>]) {
+        if let Some(c) = &self.columns {
+            // SAFETY: as promised by the caller.
+            return unsafe { c.run(pool, scratch, args) };
+        }
+        if !self.only.is_empty() {
+            // SAFETY: as promised by the caller; no task runs yet.
+            unsafe {
+                let mut w = self.work(args, scratch, 0, 0);
+                w.go(&self.only, 1);
+            }
+        }
+        match self.mode {
+            Mode::Flat => {
+                pool.run(self.lanes.div_ceil(self.grain), |task, worker| {
+                    // SAFETY: tasks have lanes of their own, workers scratch of their own.
+                    unsafe {
+                        let mut w = self.work(args, scratch, worker, 0);
+                        let from = task * self.grain;
+                        w.lanes(from..(from + self.grain).min(self.lanes));
+                    }
+                });
+            }
+            _ if self.parts > 1 => self.run_parts(pool, scratch, args),
+            _ => {
+                let each = (self.grain / self.lanes.max(1)).max(1);
+                pool.run(self.count.div_ceil(each), |task, worker| {
+                    // SAFETY: tasks have rows of their own, workers scratch of their own.
+                    unsafe {
+                        let mut w = self.work(args, scratch, worker, 0);
+                        for row in task * each..((task + 1) * each).min(self.count) {
+                            w.start(row);
+                            w.whole_row();
+                        }
+                    }
+                });
+            }
+        }
+    }
+
+    /// Few and long rows: parts of them side by side, then what they give in order.
+    fn run_parts(&self, pool: &Pool, scratch: &Scratch, args: &[Ptr<u8>]) {
+        let (parts, folds) = (self.parts, self.folds.len());
+        let partial = Ptr(scratch.shared::<[u8; 8]>(self.count * parts * folds));
+        pool.run(self.count * parts, |task, worker| {
+            let (row, part) = (task / parts, task % parts);
+            // SAFETY: tasks have lanes and partial results of their own, workers scratch of their own.
+            unsafe {
+                let mut w = self.work(args, scratch, worker, 0);
+                w.start(row);
+                w.go(&self.head, 1);
+                let from = part * self.grain;
+                w.lanes(from..(from + self.grain).min(self.lanes));
+                let all = partial;
+                std::ptr::copy_nonoverlapping(w.accs.cast::<[u8; 8]>(), all.0.add(task * folds), folds);
+            }
+        });
+        // SAFETY: no task runs any more.
+        unsafe {
+            let mut w = self.work(args, scratch, 0, 0);
+            for row in 0..self.count {
+                w.start(row);
+                w.go(&self.head, 1);
+                for (k, f) in self.folds.iter().enumerate() {
+                    let acc = w.accs.cast::<[u8; 8]>().add(k);
+                    for part in 0..parts {
+                        *acc = combine(f.kind, f.ty, *acc, *partial.0.add((row * parts + part) * folds + k));
+                    }
+                }
+                w.go(&self.tail, 1);
+            }
+        }
+    }
+
+    /// Runs these lanes of a flat region on the worker itself.
+    ///
+    /// # Safety
+    /// As for [`BoundRegion::run`]; `skip` as for [`BoundRegion::run_block`].
+    pub(super) unsafe fn run_lanes(&self, scratch: &Scratch, skip: usize, worker: usize, args: &[Ptr<u8>], lanes: Range<usize>) {
+        // SAFETY: as promised by the caller.
+        unsafe { self.work(args, scratch, worker, skip).lanes(lanes) };
+    }
+
+    /// Source, destination and bytes of an element, where all that the region does is to copy.
+    pub(crate) fn copied(&self) -> Option<(u32, u32, usize)> {
+        self.copy
+    }
+
+    /// Whether a block must hold whole rows.
+    pub(crate) fn needs_rows(&self) -> bool {
+        !self.folds.is_empty()
+    }
+
+    /// Bytes of a worker's scratch space.
+    pub(crate) fn each_bytes(&self) -> usize {
+        self.each()
+    }
+
+    /// Runs the region on a block that the kernel in front left: these rows and lanes. `skip`: bytes of the worker's
+    /// scratch that the kernel in front uses.
+    ///
+    /// # Safety
+    /// As for [`BoundRegion::run`]; `block` holds the rows at that distance in bytes, and may be overwritten.
+    #[allow(clippy::too_many_arguments)]
+    pub unsafe fn run_block(
+        &self,
+        scratch: &Scratch,
+        skip: usize,
+        worker: usize,
+        args: &[Ptr<u8>],
+        rows: Range<usize>,
+        lanes: Range<usize>,
+        block: *mut u8,
+        row_bytes: usize,
+        element: usize,
+    ) {
+        // SAFETY: as promised by the caller.
+        unsafe {
+            let mut w = self.work(args, scratch, worker, skip);
+            for row in rows.clone() {
+                w.start(row);
+                let front = block.add((row - rows.start) * row_bytes);
+                if self.mode == Mode::Resident {
+                    w.front = front;
+                    w.whole_row();
+                } else {
+                    w.go(&self.head, 1);
+                    let mut from = lanes.start;
+                    while from < lanes.end {
+                        let n = (lanes.end - from).min(self.tile);
+                        w.front = front.add((from - lanes.start) * element);
+                        w.lane = from;
+                        w.go(&self.body, n);
+                        from += n;
+                    }
+                    w.go(&self.tail, 1);
+                }
+            }
+        }
+    }
+}
+
+/// Two accumulators into one.
+pub(super) fn combine(kind: Fold, ty: Store, a: [u8; 8], b: [u8; 8]) -> [u8; 8] {
+    if ty.is_float() {
+        let (x, y) = (f64::from_ne_bytes(a), f64::from_ne_bytes(b));
+        let z = match kind {
+            Fold::Sum => x + y,
+            Fold::Prod => x * y,
+            Fold::Max | Fold::Any if x.is_nan() || y.is_nan() => f64::NAN,
+            Fold::Max | Fold::Any => x.max(y),
+            Fold::Min | Fold::All if x.is_nan() || y.is_nan() => f64::NAN,
+            Fold::Min | Fold::All => x.min(y),
+        };
+        return z.to_ne_bytes();
+    }
+    let (x, y) = (i64::from_ne_bytes(a), i64::from_ne_bytes(b));
+    let unsigned = ty == Store::U64;
+    let z = match kind {
+        Fold::Sum => x.wrapping_add(y),
+        Fold::Prod => x.wrapping_mul(y),
+        Fold::Max if unsigned => (x as u64).max(y as u64) as i64,
+        Fold::Min if unsigned => (x as u64).min(y as u64) as i64,
+        Fold::Max | Fold::Any => x.max(y),
+        Fold::Min | Fold::All => x.min(y),
+    };
+    z.to_ne_bytes()
+}
+
+impl Lanes {
+    /// Calls `f(done, n, offset, stride)` for each run of at most `n` lanes from `from` on that one stride describes.
+    #[inline]
+    pub(super) fn each(&self, from: usize, n: usize, mut f: impl FnMut(usize, usize, isize, isize)) {
+        if let [(_, stride)] = self.0.as_slice() {
+            return f(0, n, from as isize * stride, *stride);
+        }
+        let Some((inner, stride)) = self.0.last().copied() else { return };
+        let mut done = 0;
+        while done < n {
+            let at = from + done;
+            let (mut rest, within) = (at / inner.max(1), at % inner.max(1));
+            let mut offset = within as isize * stride;
+            for (size, s) in self.0.iter().rev().skip(1) {
+                offset += (rest % size) as isize * s;
+                rest /= size;
+            }
+            let len = (inner - within).min(n - done);
+            f(done, len, offset, stride);
+            done += len;
+        }
+    }
+}
+
+impl Work<'_> {
+    /// Moves to a row.
+    unsafe fn start(&mut self, row: usize) {
+        self.row = row;
+        let sizes = &self.region.rows;
+        for (k, (arg, base)) in self.region.args.iter().zip(self.args).enumerate() {
+            let mut rest = row;
+            let mut offset = 0isize;
+            for (size, stride) in sizes.iter().zip(&arg.rows).rev() {
+                offset += (rest % size.max(&1)) as isize * stride;
+                rest /= size.max(&1);
+            }
+            // SAFETY: the table has room for every argument; a row that exists lies within the argument.
+            unsafe { *self.at.add(k) = base.0.wrapping_offset(offset) };
+        }
+        for (k, f) in self.region.folds.iter().enumerate() {
+            // SAFETY: there is an accumulator for every fold.
+            unsafe { *self.accs.cast::<[u8; 8]>().add(k) = f.init };
+        }
+    }
+
+    unsafe fn whole_row(&mut self) {
+        let r = self.region;
+        // SAFETY: as promised to `BoundRegion::run`.
+        unsafe {
+            if r.mode == Mode::Resident {
+                self.lane = 0;
+                self.go(&r.body, r.lanes);
+                return;
+            }
+            self.go(&r.head, 1);
+            self.lanes(0..r.lanes);
+            self.go(&r.tail, 1);
+        }
+    }
+
+    unsafe fn lanes(&mut self, range: Range<usize>) {
+        let mut from = range.start;
+        while from < range.end {
+            let n = (range.end - from).min(self.region.tile);
+            self.lane = from;
+            // SAFETY: as promised to `BoundRegion::run`.
+            unsafe { self.go(&self.region.body, n) };
+            from += n;
+        }
+    }
+
+    /// The address of a register.
+    #[inline(always)]
+    unsafe fn place(&self, p: Place) -> *mut u8 {
+        // SAFETY: places are within the memory of the worker, and tiles in memory within their argument.
+        unsafe {
+            match p {
+                Place::Slot(k) => self.slots.add(k as usize * SLOT),
+                Place::Tile(k) => self.tiles.add(k as usize * self.tile_bytes),
+                Place::Memory(k) => {
+                    let bytes = self.region.args.get(k as usize).map_or(1, |a| a.bytes);
+                    (*self.at.add(k as usize)).add(self.lane * bytes)
+                }
+                Place::Front => self.front,
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn arg(&self, k: u32) -> (&BoundArg, *mut u8) {
+        static NONE: BoundArg = BoundArg { bytes: 1, width: 4, rows: Vec::new(), lanes: Lanes(Vec::new()) };
+        match self.region.args.get(k as usize) {
+            // SAFETY: the table has an entry for every argument, set by `start`.
+            Some(a) => (a, unsafe { *self.at.add(k as usize) }),
+            None => (&NONE, std::ptr::null_mut()),
+        }
+    }
+
+    /// Runs instructions on tiles of `n` lanes.
+    ///
+    /// # Safety
+    /// As promised to [`BoundRegion::run`]: what the instructions read and write is valid at this row and these lanes.
+    unsafe fn go(&self, ops: &[Op], n: usize) {
+        let count = |p: Place| if matches!(p, Place::Slot(_)) { 1 } else { n };
+        for op in ops {
+            // SAFETY: the binder chose loops for the registers' types; registers have room for a tile, and arguments are
+            // valid at this row and these lanes.
+            unsafe {
+                match op {
+                    Op::Load { f, arg, dst } => {
+                        let ((a, base), to) = (self.arg(*arg), self.place(*dst));
+                        a.lanes.each(self.lane, n, |done, len, offset, stride| {
+                            let from = base.wrapping_offset(offset * a.bytes as isize);
+                            f(len, to.add(done * a.width), from, stride);
+                        });
+                    }
+                    Op::LoadOne { f, arg, dst } => f(1, self.place(*dst), self.arg(*arg).1, 1),
+                    Op::Fill { f, src, dst } => f(n, self.place(*dst), self.place(*src), 0),
+                    Op::Number { bytes, dst } => *self.place(*dst).cast::<[u8; 8]>() = *bytes,
+                    Op::Iota { f, offset, rows, lanes, dst, width } => {
+                        let mut rest = self.row;
+                        let mut start = *offset;
+                        for (size, stride) in self.region.rows.iter().zip(rows).rev() {
+                            start += (rest % size) as i64 * stride;
+                            rest /= size;
+                        }
+                        let to = self.place(*dst);
+                        lanes.each(self.lane, count(*dst), |done, len, offset, stride| {
+                            f(len, to.add(done * width), start + offset as i64, stride as i64);
+                        });
+                    }
+                    Op::Take { .. } => self.take(op, n),
+                    Op::Unary { f, a, dst } => f(count(*dst), self.place(*dst), self.place(*a)),
+                    Op::Binary { f, a, b, dst } => {
+                        f(count(*dst), self.place(*dst), self.place(*a), self.place(*b))
+                    }
+                    Op::Ternary { f, a, b, c, dst } => {
+                        f(count(*dst), self.place(*dst), self.place(*a), self.place(*b), self.place(*c))
+                    }
+                    Op::Fold { f, fold, a } => f(n, self.accs.add(*fold as usize * 8), self.place(*a)),
+                    Op::Finish { fold, dst } => {
+                        let acc = *self.accs.cast::<[u8; 8]>().add(*fold as usize);
+                        let ty = self.region.folds.get(*fold as usize).map_or(Store::F32, |f| f.ty);
+                        *self.place(*dst).cast::<[u8; 8]>() = tile::fold_finish(ty, acc);
+                    }
+                    Op::Store { f, arg, src } => {
+                        let ((a, base), from) = (self.arg(*arg), self.place(*src));
+                        a.lanes.each(self.lane, n, |done, len, offset, stride| {
+                            let to = base.wrapping_offset(offset * a.bytes as isize);
+                            f(len, to, stride, from.add(done * a.width));
+                        });
+                    }
+                    Op::StoreOne { f, arg, src } => f(1, self.arg(*arg).1, 1, self.place(*src)),
+                }
+            }
+        }
+    }
+
+    /// Loads entries by index.
+    unsafe fn take(&self, op: &Op, n: usize) {
+        let Op::Take { f, one, arg, index, index_ty, stride, len, dst, width } = op else { return };
+        let (a, base) = self.arg(*arg);
+        // SAFETY: the index's register holds a number for this row, or for each of these lanes; an index within `len` lies
+        // within the argument.
+        unsafe {
+            let (index_at, to) = (self.place(*index), self.place(*dst));
+            let read = |i: usize| -> Option<isize> {
+                let k = match index_ty {
+                    Store::I64 | Store::U64 => *index_at.cast::<i64>().add(i),
+                    Store::U32 => i64::from(*index_at.cast::<u32>().add(i)),
+                    _ => i64::from(*index_at.cast::<i32>().add(i)),
+                };
+                let k = if k < 0 && *index_ty != Store::U64 { k + len } else { k };
+                (0..*len).contains(&k).then(|| k as isize * stride)
+            };
+            let single = matches!(dst, Place::Slot(_));
+            if single || matches!(index, Place::Slot(_)) {
+                let n = if single { 1 } else { n };
+                match read(0) {
+                    None => std::ptr::write_bytes(to, 0, n * width),
+                    Some(entry) if single => one(1, to, base.wrapping_offset(entry), 1),
+                    Some(entry) => a.lanes.each(self.lane, n, |done, len, offset, stride| {
+                        let from = base.wrapping_offset(entry + offset * a.bytes as isize);
+                        f(len, to.add(done * width), from, stride);
+                    }),
+                }
+                return;
+            }
+            a.lanes.each(self.lane, n, |done, run, offset, lane_stride| {
+                for k in 0..run {
+                    let to = to.add((done + k) * width);
+                    let offset = (offset + k as isize * lane_stride) * a.bytes as isize;
+                    match read(done + k) {
+                        None => std::ptr::write_bytes(to, 0, *width),
+                        Some(entry) => one(1, to, base.wrapping_offset(entry + offset), 1),
+                    }
+                }
+            });
+        }
+    }
+}

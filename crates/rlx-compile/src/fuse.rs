@@ -331,7 +331,9 @@ impl Fuser<'_, '_> {
                 }
             }
             // An index is read once per row, if the entries that it finds are rows.
-            Doing::Point(Point::Take(axis)) if class == Class::Full && lanes.is_none() && item.shape == space => {
+            Doing::Point(Point::Take(axis))
+                if class == Class::Full && lanes.is_none() && item.shape == space =>
+            {
                 let behind = self.operand_shape(i).map_or(0, |s| s.len().saturating_sub(axis + 1));
                 lanes = (behind > 0).then_some(behind);
             }

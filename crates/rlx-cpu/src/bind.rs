@@ -139,7 +139,10 @@ impl Bound {
         for s in &p.slots {
             for d in &s.shape {
                 if sizes.get(d.0 as usize).is_some_and(|n| *n < 0) {
-                    return Err(Error::new(Code::Unbound, format!("the size {} is negative", p.sizes.dim(*d))));
+                    return Err(Error::new(
+                        Code::Unbound,
+                        format!("the size {} is negative", p.sizes.dim(*d)),
+                    ));
                 }
             }
         }
@@ -182,7 +185,7 @@ fn bind_call(loaded: &Loaded, sizes: &[i64], layout: &Layout, c: &Call) -> Resul
         high = high.saturating_add(indexed(kernel, k as u32, &size));
         if !empty && (low < 0 || high >= len) && !s.dtype.is_packed() {
             let text = format!("elements {low} to {high} of {len} are out of range at these sizes");
-            return Err(Error::new(Code::Size, text).in_op(c.label.clone()));
+            return Err(Error::new(Code::Size, text).in_op(&c.label));
         }
         let bytes = match s.dtype {
             DType::Packed(_) => 0,
@@ -254,7 +257,8 @@ pub(crate) unsafe fn run(
             }
         };
         for (to, (from, offset)) in args.iter_mut().zip(&c.args) {
-            let pick = |v: &[Ptr<u8>], k: u32| v.get(k as usize).copied().unwrap_or(Ptr(std::ptr::null_mut()));
+            let pick =
+                |v: &[Ptr<u8>], k: u32| v.get(k as usize).copied().unwrap_or(Ptr(std::ptr::null_mut()));
             let base = match from {
                 From::Arena => io.arena,
                 From::Input(k) => pick(io.inputs, *k),
@@ -284,5 +288,8 @@ pub(crate) fn byte_count(dtype: DType, shape: &[rlx_ir::Dim], b: &Bindings) -> R
     let shape: Vec<i64> = shape.iter().map(|d| d.eval(b).map_err(unbound)).collect::<Result<_>>()?;
     let ty = rlx_ir::Type::new(dtype, shape.iter().map(|n| (*n).into()).collect::<Vec<_>>());
     let bytes = rlx_compile::build::byte_size(&ty)?;
-    bytes.as_const().and_then(|n| usize::try_from(n).ok()).ok_or_else(|| Error::new(Code::Size, format!("{ty} is too large")))
+    bytes
+        .as_const()
+        .and_then(|n| usize::try_from(n).ok())
+        .ok_or_else(|| Error::new(Code::Size, format!("{ty} is too large")))
 }

@@ -1,10 +1,10 @@
 //! Control flow: programs within programs. Their arenas and scratch spaces lie in the shared scratch space of the kernel,
 //! so that a loop asks for no memory.
 
+use crate::bind::byte_count;
 use crate::bind::{Bound, Cx, Io, Loaded, Ready, Setting, run};
 use rlx_compile::program::{Kernel, Named, fault};
 use rlx_ir::Result;
-use crate::bind::byte_count;
 use rlx_ir::dim::Bindings;
 use rlx_ir::op::Step;
 use rlx_simd::mem::{Ptr, Scratch, ScratchSize, round_up};
@@ -37,7 +37,14 @@ impl Body {
     ///
     /// # Safety
     /// The addresses are those of the body's inputs and outputs, outputs overlap nothing, and `memory` has `total` bytes.
-    unsafe fn run(&self, cx: &Cx<'_>, threads: usize, memory: *mut u8, inputs: &[Ptr<u8>], outputs: &[Ptr<u8>]) {
+    unsafe fn run(
+        &self,
+        cx: &Cx<'_>,
+        threads: usize,
+        memory: *mut u8,
+        inputs: &[Ptr<u8>],
+        outputs: &[Ptr<u8>],
+    ) {
         let io = Io { arena: Ptr(memory), inputs, params: &[], prepared: &[], outputs, packed: &[] };
         // SAFETY: as promised by the caller.
         unsafe {
@@ -92,14 +99,16 @@ pub(crate) fn bind(
     bindings: &Bindings,
 ) -> Result<Ready> {
     let threads = setting.threads;
-    let body = |k: usize| Body::new(setting, bodies.get(k).ok_or_else(|| fault("a region is missing"))?, bindings);
+    let body =
+        |k: usize| Body::new(setting, bodies.get(k).ok_or_else(|| fault("a region is missing"))?, bindings);
     let results = kernel.args.iter().filter(|a| a.write).count();
     let operands = kernel.args.len() - results;
     match step {
         Step::If => {
             let (yes, no) = (body(0)?, body(1)?);
             Ok(ready(yes.total.max(no.total), move |cx, args| {
-                let (Some((p, ins)), Some(outs)) = (args.get(..operands).and_then(<[_]>::split_first), args.get(operands..))
+                let (Some((p, ins)), Some(outs)) =
+                    (args.get(..operands).and_then(<[_]>::split_first), args.get(operands..))
                 else {
                     return;
                 };
@@ -126,7 +135,10 @@ pub(crate) fn bind(
                     let buffers = [base.add(inner), base.add(inner + pair)];
                     let holds = Ptr(base.add(inner + 2 * pair));
                     let mut state = List::new(base.add(inner + 2 * pair + truth), ins);
-                    let mut next = List::new(base.add(inner + 2 * pair + truth + lists), ins.get(..carries).unwrap_or_default());
+                    let mut next = List::new(
+                        base.add(inner + 2 * pair + truth + lists),
+                        ins.get(..carries).unwrap_or_default(),
+                    );
                     let mut turns = 0i64;
                     while turns < max {
                         cond.run(cx, threads, base, state.get(), &[holds]);
@@ -135,7 +147,9 @@ pub(crate) fn bind(
                         }
                         if save {
                             for (k, bytes) in sizes.iter().enumerate() {
-                                if let (Some(all), Some(now)) = (outs.get(carries + 1 + k), state.get().get(k)) {
+                                if let (Some(all), Some(now)) =
+                                    (outs.get(carries + 1 + k), state.get().get(k))
+                                {
                                     copy_bytes(Ptr(all.0.add(turns as usize * bytes)), *now, *bytes);
                                 }
                             }

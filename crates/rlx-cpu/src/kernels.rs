@@ -40,7 +40,11 @@ impl Form {
     /// The sizes before, at and behind an axis.
     fn around(&self, axis: usize) -> (usize, usize, usize) {
         let product = |s: Option<&[usize]>| s.unwrap_or_default().iter().product::<usize>();
-        (product(self.shape.get(..axis)), self.shape.get(axis).copied().unwrap_or(1), product(self.shape.get(axis + 1..)))
+        (
+            product(self.shape.get(..axis)),
+            self.shape.get(axis).copied().unwrap_or(1),
+            product(self.shape.get(axis + 1..)),
+        )
     }
 
     fn bytes(&self) -> usize {
@@ -67,7 +71,11 @@ impl Form {
     }
 }
 
-fn ready(scratch: ScratchSize, flops: usize, run: impl Fn(&Cx<'_>, &[Ptr<u8>]) + Send + Sync + 'static) -> Ready {
+fn ready(
+    scratch: ScratchSize,
+    flops: usize,
+    run: impl Fn(&Cx<'_>, &[Ptr<u8>]) + Send + Sync + 'static,
+) -> Ready {
     Ready { scratch, run: Box::new(run), flops: flops as u64 }
 }
 
@@ -84,7 +92,8 @@ pub(crate) fn bind(
         Work::Region(r) => {
             let bound = region::bind(setting.level, sizes, kernel, r, false)?;
             if let Some((from, to, bytes)) = bound.copied() {
-                let form = |k: u32| forms.get(k as usize).cloned().ok_or_else(|| fault("an argument is missing"));
+                let form =
+                    |k: u32| forms.get(k as usize).cloned().ok_or_else(|| fault("an argument is missing"));
                 return Ok(copying(setting, form(from)?, form(to)?, bytes, from as usize, to as usize));
             }
             let (scratch, flops) = (bound.scratch(), bound.flops);
@@ -123,12 +132,7 @@ macro_rules! by_dtype {
     };
 }
 
-fn step_kernel(
-    setting: Setting,
-    step: &Step,
-    given: &[bool],
-    forms: Vec<Form>,
-) -> Result<Ready> {
+fn step_kernel(setting: Setting, step: &Step, given: &[bool], forms: Vec<Form>) -> Result<Ready> {
     let level = setting.level;
     let missing = || fault("an argument is missing");
     let form = |k: usize| forms.get(k).cloned().ok_or_else(missing);
@@ -138,15 +142,17 @@ fn step_kernel(
             let (outer, n, inner) = form(0)?.around(axis);
             let which = argreduce::Which { largest: !min, last };
             let scratch = argreduce::argreduce_scratch(outer, n, inner);
-            Ok(by_dtype!(dtype, T, F32 = f32, F64 = f64, I64 = i64 => ready(scratch, outer * n * inner, move |cx, args| {
-                let [x, y] = args else { return };
-                // SAFETY: the binder checked the arguments.
-                unsafe {
-                    argreduce::argreduce::<T>(
-                        level, which, outer, n, inner, x.0.cast(), y.0.cast(), cx.pool, &cx.scratch,
-                    )
-                }
-            })))
+            Ok(
+                by_dtype!(dtype, T, F32 = f32, F64 = f64, I64 = i64 => ready(scratch, outer * n * inner, move |cx, args| {
+                    let [x, y] = args else { return };
+                    // SAFETY: the binder checked the arguments.
+                    unsafe {
+                        argreduce::argreduce::<T>(
+                            level, which, outer, n, inner, x.0.cast(), y.0.cast(), cx.pool, &cx.scratch,
+                        )
+                    }
+                })),
+            )
         }
         Step::Running { kind, axis, exclusive, reverse } => {
             let (outer, n, inner) = form(0)?.around(axis);
@@ -173,21 +179,23 @@ fn step_kernel(
         }
         Step::LinearScan { axis, reverse } => {
             let (outer, n, inner) = form(0)?.around(axis);
-            Ok(by_dtype!(dtype, T, F32 = f32, F64 = f64 => ready(ScratchSize::default(), 2 * outer * n * inner, move |cx, args| {
-                let [a, b, y] = args else { return };
-                let view = |p: &Ptr<u8>| {
-                    let mut v = View::<T, 3>::dense(p.0.cast(), [outer, n, inner]);
-                    if reverse && n > 0 {
-                        let [_, s, _] = v.strides;
-                        v.ptr = v.ptr.wrapping_offset((n as isize - 1) * s);
-                        v.strides[1] = -s;
-                    }
-                    v
-                };
-                let scan = scan::LinearScan { a: view(a), b: view(b), y: view(y) };
-                // SAFETY: the binder checked the arguments.
-                unsafe { scan.run(level, cx.pool) }
-            })))
+            Ok(
+                by_dtype!(dtype, T, F32 = f32, F64 = f64 => ready(ScratchSize::default(), 2 * outer * n * inner, move |cx, args| {
+                    let [a, b, y] = args else { return };
+                    let view = |p: &Ptr<u8>| {
+                        let mut v = View::<T, 3>::dense(p.0.cast(), [outer, n, inner]);
+                        if reverse && n > 0 {
+                            let [_, s, _] = v.strides;
+                            v.ptr = v.ptr.wrapping_offset((n as isize - 1) * s);
+                            v.strides[1] = -s;
+                        }
+                        v
+                    };
+                    let scan = scan::LinearScan { a: view(a), b: view(b), y: view(y) };
+                    // SAFETY: the binder checked the arguments.
+                    unsafe { scan.run(level, cx.pool) }
+                })),
+            )
         }
         Step::Scatter { axis, mode } => scatter(setting, form(0)?, form(1)?, axis, mode),
         Step::Sort { axis, descending } => {
@@ -226,10 +234,14 @@ fn step_kernel(
             Ok(ready(ScratchSize::default(), out.len() * 10, move |cx, args| {
                 let [seed, bits] = args else { return };
                 // SAFETY: the binder checked the arguments.
-                unsafe { random::random_bits(level, seed.0.cast(), owners, n, stream, bits.0.cast(), cx.pool) }
+                unsafe {
+                    random::random_bits(level, seed.0.cast(), owners, n, stream, bits.0.cast(), cx.pool)
+                }
             }))
         }
-        Step::Window { kind, kernel, sliding, arg } => windows(setting, form(0)?, kind, &kernel, &sliding, arg),
+        Step::Window { kind, kernel, sliding, arg } => {
+            windows(setting, form(0)?, kind, &kernel, &sliding, arg)
+        }
         Step::Conv { part, sliding, groups } => convolution(setting, forms, part, &sliding, groups),
         Step::Attention(a) => attend(setting, &forms, given, &a),
         Step::AttentionGrad(a) => attend_back(setting, &forms, given, &a),
@@ -273,7 +285,7 @@ fn scatter(setting: Setting, x: Form, ids: Form, axis: usize, mode: ScatterMode)
         ScatterMode::Mul => index::Combine::Mul,
     };
     Ok(by_dtype!(x.dtype, T, F32 = f32, F64 = f64, I64 = i64 => {
-        ready(index::scatter_scratch(rows), rows.m * inner * outer, move |cx, args| {
+        ready(index::scatter_scratch::<T>(rows), rows.m * inner * outer, move |cx, args| {
             let [x, ids, updates, y] = args else { return };
             let Ok(ids) = indices(*ids) else { return };
             // SAFETY: the binder checked the arguments.
@@ -317,7 +329,14 @@ impl Slide {
     }
 }
 
-fn windows(setting: Setting, x: Form, kind: WindowKind, kernel: &[i64], s: &Sliding, arg: bool) -> Result<Ready> {
+fn windows(
+    setting: Setting,
+    x: Form,
+    kind: WindowKind,
+    kernel: &[i64],
+    s: &Sliding,
+    arg: bool,
+) -> Result<Ready> {
     let kernel: Vec<usize> = kernel.iter().map(|k| (*k).max(0) as usize).collect();
     let (lead, spatial) = x.shape.split_at(x.shape.len().saturating_sub(kernel.len()));
     let (lead, slide) = (lead.iter().product::<usize>(), Slide::new(s, spatial, &kernel));
@@ -360,7 +379,13 @@ fn windows(setting: Setting, x: Form, kind: WindowKind, kernel: &[i64], s: &Slid
     }))
 }
 
-fn convolution(setting: Setting, forms: Vec<Form>, part: ConvPart, s: &Sliding, groups: i64) -> Result<Ready> {
+fn convolution(
+    setting: Setting,
+    forms: Vec<Form>,
+    part: ConvPart,
+    s: &Sliding,
+    groups: i64,
+) -> Result<Ready> {
     let [p, q, r] = <[Form; 3]>::try_from(forms).map_err(|_| fault("a convolution has three arguments"))?;
     let dtype = p.dtype;
     // x [b, c, spatial], w [o, c / groups, kernel], y [b, o, spatial], whichever of them is computed.
@@ -446,7 +471,8 @@ fn scores<T>(
         (extras..extras + 3).map(|i| place(i).and_then(|p| Some((p, forms.get(p)?.clone())))).collect();
     let (causal, window, softcap) = (a.causal, a.window.map(|w| w.max(0) as usize), a.softcap);
     Some(move |args: &[Ptr<u8>]| {
-        let find = |i: usize| optional.get(i).and_then(Option::as_ref).and_then(|(p, f)| Some((f, *args.get(*p)?)));
+        let find =
+            |i: usize| optional.get(i).and_then(Option::as_ref).and_then(|(p, f)| Some((f, *args.get(*p)?)));
         Some(attention::Scores {
             q: q.exact(*args.first()?),
             k: k.exact(*args.get(1)?),

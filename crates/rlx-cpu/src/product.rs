@@ -4,9 +4,8 @@ use crate::bind::{Cx, Ready, Setting};
 use crate::region::{self, BoundRegion};
 use rlx_compile::program::{Arg, Kernel, Product, SizeId, fault};
 use rlx_ir::{Code, DType, Error, Result};
-use rlx_simd::gemm::{
-    A, B, BatchOffsets, Element, Gemm, Generic, Out, PackKind, PackedB, Sink, gemm_generic, gemm_generic_scratch,
-};
+use rlx_simd::gemm::generic::{Element, Generic, gemm_generic, gemm_generic_scratch};
+use rlx_simd::gemm::{A, B, BatchOffsets, Gemm, Out, PackedB, Sink};
 use rlx_simd::mem::{Ptr, Scratch, ScratchSize, round_up};
 use std::ops::Range;
 
@@ -32,7 +31,12 @@ impl Form {
         };
         let ([(m, am), (k, ak)], [(_, bk), (cols, bn)]) = (last(x)?, last(y)?);
         let lead = |a: &Arg| -> Vec<(usize, isize)> {
-            a.shape.iter().zip(&a.strides).take(product.batch).map(|(d, s)| (n(d).max(0) as usize, n(s) as isize)).collect()
+            a.shape
+                .iter()
+                .zip(&a.strides)
+                .take(product.batch)
+                .map(|(d, s)| (n(d).max(0) as usize, n(s) as isize))
+                .collect()
         };
         let (lx, ly) = (lead(x), lead(y));
         let count: usize = lx.iter().map(|a| a.0).product();
@@ -53,13 +57,16 @@ impl Form {
         Ok(Form { m, n: cols, k, a: [am, ak], b: [bk, bn], batches })
     }
 
-    /// Whether all batches share the right operand.
-    pub fn shares_right(&self) -> bool {
-        self.batches.iter().all(|b| b.b == 0)
-    }
-
     fn gemm<'a>(&'a self, level: rlx_simd::level::Level, a: *const f32, b: B<'a>) -> Gemm<'a> {
-        Gemm { level, m: self.m, n: self.n, k: self.k, a: A::Strided { ptr: a, strides: self.a }, b, batches: &self.batches }
+        Gemm {
+            level,
+            m: self.m,
+            n: self.n,
+            k: self.k,
+            a: A::Strided { ptr: a, strides: self.a },
+            b,
+            batches: &self.batches,
+        }
     }
 }
 
@@ -85,7 +92,17 @@ impl Sink for Epilogue<'_> {
         let rows = batch * self.rows + rows.start..batch * self.rows + rows.end;
         // SAFETY: the block is the product's own, and the addresses are those of the call.
         unsafe {
-            self.region.run_block(&self.scratch, self.skip, worker, self.args, rows, cols, acc.cast(), stride * 4, 4);
+            self.region.run_block(
+                &self.scratch,
+                self.skip,
+                worker,
+                self.args,
+                rows,
+                cols,
+                acc.cast(),
+                stride * 4,
+                4,
+            );
         }
     }
 }
@@ -97,7 +114,11 @@ pub(crate) fn bind(setting: Setting, sizes: &[i64], kernel: &Kernel, product: &P
     let level = setting.level;
     match (dtype, &product.epilogue) {
         (DType::F32, None) => {
-            let scratch = scratch_of(level, &form, &Out::Direct { ptr: std::ptr::null_mut(), row_stride: form.n as isize });
+            let scratch = scratch_of(
+                level,
+                &form,
+                &Out::Direct { ptr: std::ptr::null_mut(), row_stride: form.n as isize },
+            );
             let run = move |cx: &Cx<'_>, args: &[Ptr<u8>]| {
                 let [a, b, c] = args else { return };
                 let b = right(cx, &form, *b);
@@ -120,7 +141,13 @@ pub(crate) fn bind(setting: Setting, sizes: &[i64], kernel: &Kernel, product: &P
                 let b = right(cx, &form, *b);
                 let sink = Epilogue { region: &region, scratch: cx.scratch, skip, args, rows: form.m };
                 // SAFETY: as above; the region's arguments were checked with the rest.
-                unsafe { form.gemm(level, a.0.cast(), b).run(cx.pool, &cx.scratch, Out::Sink { sink: &sink, whole_rows }) }
+                unsafe {
+                    form.gemm(level, a.0.cast(), b).run(
+                        cx.pool,
+                        &cx.scratch,
+                        Out::Sink { sink: &sink, whole_rows },
+                    )
+                }
             };
             Ok(Ready { scratch, run: Box::new(run), flops })
         }
@@ -174,12 +201,12 @@ fn plain<T: Element>(setting: Setting, form: Form, flops: u64) -> Ready {
 ///
 /// # Safety
 /// `b` is the address of the operand, valid for all that its strides reach.
-pub(crate) unsafe fn pack(setting: Setting, form: &Form, b: *const f32, pool: &rlx_simd::pool::Pool) -> PackedB {
+pub(crate) unsafe fn pack(
+    setting: Setting,
+    form: &Form,
+    b: *const f32,
+    pool: &rlx_simd::pool::Pool,
+) -> PackedB {
     // SAFETY: as promised by the caller.
     unsafe { PackedB::pack(setting.level, setting.pack, form.k, form.n, b, form.b[0], form.b[1], pool) }
-}
-
-/// Whether packing pays or is asked for: all batches share the operand.
-pub(crate) fn packs(setting: Setting, form: &Form) -> bool {
-    form.shares_right() && (setting.pack == PackKind::Bf16 || form.k * form.n > 0)
 }

@@ -39,7 +39,9 @@ pub(crate) fn store_of(d: DType) -> Result<Store> {
         DType::U32 => Store::U32,
         DType::U64 => Store::U64,
         DType::Bool => Store::Bool,
-        DType::Packed(_) => return Err(Error::new(Code::Device, format!("{d} has no elements to compute with"))),
+        DType::Packed(_) => {
+            return Err(Error::new(Code::Device, format!("{d} has no elements to compute with")));
+        }
     })
 }
 
@@ -126,7 +128,13 @@ struct Binder<'a> {
 }
 
 /// Binds the region of a kernel. `front`: a kernel in front of it gives blocks of rows.
-pub fn bind(level: Level, sizes: &[i64], kernel: &Kernel, region: &Region, front: bool) -> Result<BoundRegion> {
+pub fn bind(
+    level: Level,
+    sizes: &[i64],
+    kernel: &Kernel,
+    region: &Region,
+    front: bool,
+) -> Result<BoundRegion> {
     let size = |id: &SizeId| sizes.get(id.0 as usize).copied().unwrap_or(0);
     let space: Vec<usize> = region.space.iter().map(|d| size(d).max(0) as usize).collect();
     // The compiler sets lanes where a row or a fold asks for them; else the whole space is lanes.
@@ -225,7 +233,13 @@ pub(crate) fn result(kernel: &Kernel, i: &Inst) -> DType {
     match i {
         Inst::Load(a) | Inst::Take { arg: a, .. } => arg(*a),
         Inst::Produced(d) | Inst::Number(d, _) | Inst::Size(_, d) | Inst::Iota { dtype: d, .. } => *d,
-        Inst::Scalar { op, dtype, .. } => if op.gives_bool() { DType::Bool } else { *dtype },
+        Inst::Scalar { op, dtype, .. } => {
+            if op.gives_bool() {
+                DType::Bool
+            } else {
+                *dtype
+            }
+        }
         Inst::Cast { to, .. } => *to,
         Inst::Fold { dtype, .. } => *dtype,
         Inst::Store { arg: a, .. } => arg(*a),
@@ -294,7 +308,8 @@ impl Binder<'_> {
         }
         for (a, s) in self.kernel.args.iter().zip(&strides) {
             let bytes = a.dtype.bytes().unwrap_or(1);
-            let rows = self.row_axes.iter().map(|k| s.get(*k).copied().unwrap_or(0) * bytes as isize).collect();
+            let rows =
+                self.row_axes.iter().map(|k| s.get(*k).copied().unwrap_or(0) * bytes as isize).collect();
             let lanes = self.lane_sizes.iter().copied().zip(s.iter().skip(self.split).copied());
             let width = store_of(a.dtype).map_or(4, |s| s.kind().bytes());
             self.out.args.push(BoundArg { bytes, width, rows, lanes: merge(lanes) });
@@ -303,17 +318,20 @@ impl Binder<'_> {
 
     fn classify(&mut self) {
         for (r, i) in self.region.code.iter().enumerate() {
-            let by = |rows: &mut dyn Iterator<Item = bool>, lanes: &Lanes| {
+            let by = |rows: bool, lanes: &Lanes| {
                 if !lanes.is_splat() {
                     Class::Full
-                } else if rows.any(|moves| moves) {
+                } else if rows {
                     Class::Row
                 } else {
                     Class::Splat
                 }
             };
             let arg = |a: u32| {
-                self.out.args.get(a as usize).map_or(Class::Full, |a| by(&mut a.rows.iter().map(|s| *s != 0), &a.lanes))
+                self.out
+                    .args
+                    .get(a as usize)
+                    .map_or(Class::Full, |a| by(a.rows.iter().any(|s| *s != 0), &a.lanes))
             };
             let mut class = match i {
                 Inst::Load(a) | Inst::Take { arg: a, .. } => arg(*a),
@@ -322,7 +340,7 @@ impl Binder<'_> {
                     let s = |k: &SizeId| self.size(*k) as isize;
                     let lanes = self.lane_sizes.iter().copied().zip(strides.iter().skip(self.split).map(s));
                     let moves = |k: &usize| strides.get(*k).is_some_and(|k| s(k) != 0);
-                    by(&mut self.row_axes.iter().map(moves), &merge(lanes))
+                    by(self.row_axes.iter().any(moves), &merge(lanes))
                 }
                 _ => Class::Splat,
             };
@@ -417,10 +435,12 @@ impl Binder<'_> {
             let dst = match i {
                 Inst::Produced(_) => Place::Front,
                 Inst::Load(a) if class == Class::Full && self.direct(*a, ty) => Place::Memory(*a),
-                Inst::Scalar { .. } | Inst::Cast { .. } if class == Class::Full => match self.target(r as Reg, ty) {
-                    Some(a) => Place::Memory(a),
-                    None => self.tile(),
-                },
+                Inst::Scalar { .. } | Inst::Cast { .. } if class == Class::Full => {
+                    match self.target(r as Reg, ty) {
+                        Some(a) => Place::Memory(a),
+                        None => self.tile(),
+                    }
+                }
                 _ if class == Class::Full => self.tile(),
                 _ => self.slot(),
             };
@@ -437,7 +457,8 @@ impl Binder<'_> {
 
     /// Whether the tiles of an argument can be used where they lie.
     fn direct(&self, a: u32, ty: Store) -> bool {
-        let native = matches!(ty, Store::F32 | Store::F64 | Store::I32 | Store::I64 | Store::U32 | Store::U64);
+        let native =
+            matches!(ty, Store::F32 | Store::F64 | Store::I32 | Store::I64 | Store::U32 | Store::U64);
         let overwritten = self.kernel.args.iter().any(|w| w.over == Some(a));
         let lanes = self.out.args.get(a as usize).and_then(|a| a.lanes.single());
         native && !overwritten && lanes == Some(1)
@@ -501,7 +522,8 @@ impl Binder<'_> {
                 if dst == Place::Memory(*arg) {
                     return Ok(None);
                 }
-                let stride = self.out.args.get(*arg as usize).and_then(|a| a.lanes.0.last()).map_or(0, |l| l.1);
+                let stride =
+                    self.out.args.get(*arg as usize).and_then(|a| a.lanes.0.last()).map_or(0, |l| l.1);
                 match class {
                     Class::Full => Op::Load { f: tile::load(level, ty, load_stride(stride)), arg: *arg, dst },
                     _ => Op::LoadOne { f: tile::load(level, ty, LoadStride::One), arg: *arg, dst },
@@ -511,9 +533,20 @@ impl Binder<'_> {
             Inst::Size(id, dtype) => Op::Number { bytes: size_number(*dtype, self.size(*id))?, dst },
             Inst::Iota { strides, offset, .. } => {
                 let s = |k: &SizeId| self.size(*k);
-                let lanes = self.lane_sizes.iter().copied().zip(strides.iter().skip(self.split).map(|k| s(k) as isize));
+                let lanes = self
+                    .lane_sizes
+                    .iter()
+                    .copied()
+                    .zip(strides.iter().skip(self.split).map(|k| s(k) as isize));
                 let rows = self.row_axes.iter().map(|k| strides.get(*k).map_or(0, s)).collect();
-                Op::Iota { f: tile::iota(level, ty), offset: self.size(*offset), rows, lanes: merge(lanes), dst, width: ty.kind().bytes() }
+                Op::Iota {
+                    f: tile::iota(level, ty),
+                    offset: self.size(*offset),
+                    rows,
+                    lanes: merge(lanes),
+                    dst,
+                    width: ty.kind().bytes(),
+                }
             }
             Inst::Take { arg, index, index_dtype, stride, len } => {
                 let own = self.out.args.get(*arg as usize).ok_or_else(|| fault("an argument is missing"))?;
@@ -533,7 +566,9 @@ impl Binder<'_> {
             Inst::Scalar { op, dtype, args } => {
                 let from = store_of(*dtype)?;
                 let at = |k: usize| args.get(k).copied().ok_or_else(|| fault("an operand is missing"));
-                let tile = |r: Reg| class != Class::Full || self.class(r) == Class::Full;
+                let full: Vec<bool> =
+                    args.iter().map(|r| class != Class::Full || self.class(*r) == Class::Full).collect();
+                let tile = |k: usize| full.get(k).copied().unwrap_or(true);
                 match resolve(*op) {
                     Resolved::One(u) => {
                         let f = tile::unary(level, u, from).ok_or_else(unknown)?;
@@ -541,7 +576,7 @@ impl Binder<'_> {
                     }
                     Resolved::Two(two) => {
                         let (a, b) = (at(0)?, at(1)?);
-                        let form = match (tile(a), tile(b)) {
+                        let form = match (tile(0), tile(1)) {
                             (true, true) => Form::TileTile,
                             (false, _) => Form::SplatTile,
                             _ => Form::TileSplat,
@@ -552,11 +587,11 @@ impl Binder<'_> {
                     Resolved::Select => {
                         let (c, a, b) = (at(0)?, at(1)?, at(2)?);
                         let mut condition = self.reg(c);
-                        if !tile(c) {
+                        if !tile(0) {
                             condition = self.fill(condition, Store::Bool);
                         }
-                        let form = |r: Reg| if tile(r) { Form3::Tile } else { Form3::Splat };
-                        let f = tile::select(level, from, form(a), form(b));
+                        let form = |k: usize| if tile(k) { Form3::Tile } else { Form3::Splat };
+                        let f = tile::select(level, from, form(1), form(2));
                         Op::Ternary { f, a: condition, b: self.reg(a), c: self.reg(b), dst }
                     }
                 }

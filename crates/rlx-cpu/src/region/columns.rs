@@ -3,8 +3,8 @@
 //!
 //! It is done with two flat regions over the rows: one that adds a lane, one that computes what follows from the totals.
 
-use super::bind::{number, reads, store_of};
 use super::bind::{bind, merge};
+use super::bind::{number, reads, store_of};
 use super::{BoundRegion, Lanes};
 use rlx_compile::program::{Arg, Inst, Kernel, Reg, Region, SizeId, Work};
 use rlx_ir::op::step::Fold;
@@ -47,7 +47,8 @@ fn accumulator(kind: Fold, dtype: DType) -> (DType, f64, Scalar) {
     let float = dtype.is_float();
     let wide = if float { DType::F64 } else { DType::I64 };
     let own = if float && dtype != DType::F64 { DType::F32 } else { dtype };
-    let range = dtype.int_range().map_or((f64::NEG_INFINITY, f64::INFINITY), |(lo, hi)| (lo as f64, hi as f64));
+    let range =
+        dtype.int_range().map_or((f64::NEG_INFINITY, f64::INFINITY), |(lo, hi)| (lo as f64, hi as f64));
     match kind {
         Fold::Sum => (wide, 0.0, Scalar::Add),
         Fold::Prod => (wide, 1.0, Scalar::Mul),
@@ -73,9 +74,13 @@ pub(super) fn bind_columns(
     let last_lane = lane_sizes.iter().rposition(|n| *n > 1).map(|k| k + split);
     let (Some(last_row), Some(last_lane)) = (last_row, last_lane) else { return Ok(None) };
     let beside = |a: &Arg| {
-        a.strides.get(last_row).is_some_and(|s| stride(s) == 1) && a.strides.get(last_lane).is_some_and(|s| stride(s) > 1)
+        a.strides.get(last_row).is_some_and(|s| stride(s) == 1)
+            && a.strides.get(last_lane).is_some_and(|s| stride(s) > 1)
     };
-    let loads = region.code.iter().filter_map(|i| if let Inst::Load(a) = i { kernel.args.get(*a as usize) } else { None });
+    let loads = region
+        .code
+        .iter()
+        .filter_map(|i| if let Inst::Load(a) = i { kernel.args.get(*a as usize) } else { None });
     let takes = region.code.iter().any(|i| matches!(i, Inst::Take { .. } | Inst::Iota { .. }));
     let inner = row_sizes.get(last_row).copied().unwrap_or(0);
     if takes || inner < 16 || !loads.clone().any(beside) {
@@ -100,7 +105,9 @@ pub(super) fn bind_columns(
         .code
         .iter()
         .enumerate()
-        .filter_map(|(r, i)| if let Inst::Fold { kind, arg, dtype } = i { Some((r, *kind, *arg, *dtype)) } else { None })
+        .filter_map(|(r, i)| {
+            if let Inst::Fold { kind, arg, dtype } = i { Some((r, *kind, *arg, *dtype)) } else { None }
+        })
         .collect();
     let over_rows = |a: &Arg| Arg {
         shape: space.clone(),
@@ -124,7 +131,8 @@ pub(super) fn bind_columns(
     for i in &region.code {
         let by_args = |v: &[bool]| reads(i).iter().any(|r| v.get(*r as usize).copied().unwrap_or(false));
         let fold = matches!(i, Inst::Fold { .. });
-        let load = if let Inst::Load(a) = i { kernel.args.get(*a as usize).is_some_and(lanes_move) } else { false };
+        let load =
+            if let Inst::Load(a) = i { kernel.args.get(*a as usize).is_some_and(lanes_move) } else { false };
         moving.push(!fold && (load || by_args(&moving)));
         late.push(fold || by_args(&late));
     }
@@ -180,7 +188,11 @@ pub(super) fn bind_columns(
     for (_, kind, _, dtype) in &folds {
         let (wide, _, op) = accumulator(*kind, *dtype);
         let (a, r) = (join_args.len() as u32, join.len() as Reg);
-        join.extend([Inst::Load(a), Inst::Load(a + 1), Inst::Scalar { op, dtype: wide, args: vec![r, r + 1] }]);
+        join.extend([
+            Inst::Load(a),
+            Inst::Load(a + 1),
+            Inst::Scalar { op, dtype: wide, args: vec![r, r + 1] },
+        ]);
         join.push(Inst::Store { arg: a + 2, value: r + 2 });
         join_args.push(acc_arg(wide, &space, &dense, false, None));
         join_args.push(acc_arg(wide, &space, &dense, false, None));

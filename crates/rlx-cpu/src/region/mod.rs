@@ -61,7 +61,17 @@ pub(crate) enum Op {
     /// Consecutive numbers: `base + row part + lane · step`.
     Iota { f: IotaFn, offset: i64, rows: Vec<i64>, lanes: Lanes, dst: Place, width: usize },
     /// An indexed load.
-    Take { f: LoadFn, one: LoadFn, arg: u32, index: Place, index_ty: Store, stride: isize, len: i64, dst: Place, width: usize },
+    Take {
+        f: LoadFn,
+        one: LoadFn,
+        arg: u32,
+        index: Place,
+        index_ty: Store,
+        stride: isize,
+        len: i64,
+        dst: Place,
+        width: usize,
+    },
     /// One operand.
     Unary { f: UnaryFn, a: Place, dst: Place },
     /// Two operands.
@@ -95,8 +105,6 @@ pub(crate) enum Mode {
     Streaming,
     /// Row by row, all lanes at once.
     Resident,
-    /// Tiles over the last row axis, lane by lane.
-    Columns,
 }
 
 /// A region bound to sizes.

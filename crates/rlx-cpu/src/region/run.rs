@@ -57,7 +57,13 @@ impl BoundRegion {
     ///
     /// # Safety
     /// The scratch space is of the size that [`BoundRegion::scratch`] asks for, and no other task of the worker uses it.
-    unsafe fn work<'a>(&'a self, args: &'a [Ptr<u8>], scratch: &Scratch, worker: usize, skip: usize) -> Work<'a> {
+    unsafe fn work<'a>(
+        &'a self,
+        args: &'a [Ptr<u8>],
+        scratch: &Scratch,
+        worker: usize,
+        skip: usize,
+    ) -> Work<'a> {
         // SAFETY: `each` bytes behind `skip` are the region's own.
         unsafe {
             let base = scratch.each::<u8>(worker, skip + self.each()).add(skip);
@@ -95,8 +101,7 @@ impl BoundRegion {
         if !self.only.is_empty() {
             // SAFETY: as promised by the caller; no task runs yet.
             unsafe {
-                let mut w = self.work(args, scratch, 0, 0);
-                w.go(&self.only, 1);
+                self.work(args, scratch, 0, 0).go(&self.only, 1);
             }
         }
         match self.mode {
@@ -165,7 +170,14 @@ impl BoundRegion {
     ///
     /// # Safety
     /// As for [`BoundRegion::run`]; `skip` as for [`BoundRegion::run_block`].
-    pub(super) unsafe fn run_lanes(&self, scratch: &Scratch, skip: usize, worker: usize, args: &[Ptr<u8>], lanes: Range<usize>) {
+    pub(super) unsafe fn run_lanes(
+        &self,
+        scratch: &Scratch,
+        skip: usize,
+        worker: usize,
+        args: &[Ptr<u8>],
+        lanes: Range<usize>,
+    ) {
         // SAFETY: as promised by the caller.
         unsafe { self.work(args, scratch, worker, skip).lanes(lanes) };
     }

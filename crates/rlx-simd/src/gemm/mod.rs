@@ -162,7 +162,8 @@ impl Gemm<'_> {
             Out::Direct { .. } => (false, false),
             Out::Sink { whole_rows, .. } => (true, whole_rows),
         };
-        let (pieces, shared) = Plan::scratch(micro::shape(self.level, self.kind()), self.size(sink, whole_rows));
+        let (pieces, shared) =
+            Plan::scratch(micro::shape(self.level, self.kind()), self.size(sink, whole_rows));
         ScratchSize { each: pieces.bytes(), shared: shared * size_of::<f32>() }
     }
 
@@ -401,7 +402,9 @@ impl Run<'_> {
                             accumulate: k0 > 0,
                             ahead: match i + 1 < steps.count() {
                                 true => b.wrapping_add(self.kind.steps(span.len()) * width),
-                                false => b.wrapping_sub(self.kind.steps(span.start) * width).wrapping_add(count * panel),
+                                false => b
+                                    .wrapping_sub(self.kind.steps(span.start) * width)
+                                    .wrapping_add(count * panel),
                             },
                         };
                         self.row_panels(rows.len(), if half { 1 } else { 2 * count }, args);

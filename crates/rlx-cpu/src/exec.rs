@@ -1,0 +1,802 @@
+//! What a caller holds: an engine (the threads and the instruction set) and executables.
+
+use crate::bind::{Bound, From, Io, Loaded, Setting, Watch, byte_count, contiguous, no_memory, run};
+use crate::product;
+use rlx_compile::program::{Named, Program, SlotId, Work};
+use rlx_ir::dim::Bindings;
+use rlx_ir::op::Step;
+use rlx_ir::{Code, DType, Error, Result, Tensor, Type};
+use rlx_simd::gemm::{PackKind, PackedB};
+use rlx_simd::level::Level;
+use rlx_simd::mem::{Buffer, Ptr, Scratch};
+use rlx_simd::pool::Pool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// In what precision products are computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// Everything in f32.
+    #[default]
+    F32,
+    /// Weights and operands of products in bf16, sums in f32.
+    Bf16,
+}
+
+/// How an engine runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// The number of threads; `None` for as many as the machine runs at once.
+    pub threads: Option<usize>,
+    /// The instruction set; `None` for the best there is. One that the machine lacks is an error.
+    pub level: Option<Level>,
+}
+
+/// Threads and an instruction set. Executables share an engine.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    level: Level,
+    pool: Arc<Pool>,
+}
+
+impl Engine {
+    /// An engine.
+    pub fn new(settings: Settings) -> Result<Engine> {
+        let level = settings.level.unwrap_or_else(Level::detect);
+        if !Level::available().contains(&level) {
+            return Err(Error::new(Code::Device, format!("this machine has no {level}")));
+        }
+        let threads = settings.threads.unwrap_or_else(Pool::machine_threads);
+        if !(1..=1024).contains(&threads) {
+            return Err(Error::new(Code::Device, format!("{threads} threads; 1 to 1024 can be had")));
+        }
+        Ok(Engine { level, pool: Arc::new(Pool::new(threads)) })
+    }
+
+    /// The number of threads.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// The instruction set.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+}
+
+/// What the CPU has kernels for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Target;
+
+impl rlx_compile::Target for Target {
+    fn has_kernel(&self, _step: &Step, operands: &[Option<Type>]) -> bool {
+        // Every kernel takes whatever the compiler converts its operands to.
+        operands.iter().flatten().all(|t| !t.dtype.is_packed())
+    }
+}
+
+/// A tensor that somebody else keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The dtype.
+    pub dtype: DType,
+    /// The sizes.
+    pub shape: &'a [usize],
+    /// The elements, row-major.
+    pub bytes: &'a [u8],
+}
+
+/// A tensor to be written that somebody else keeps.
+#[derive(Debug)]
+pub struct ViewMut<'a> {
+    /// The dtype.
+    pub dtype: DType,
+    /// The sizes.
+    pub shape: &'a [usize],
+    /// The elements, row-major.
+    pub bytes: &'a mut [u8],
+}
+
+/// The data of a param.
+#[derive(Clone)]
+pub enum Data {
+    /// A tensor.
+    Tensor(Tensor),
+    /// Part of something larger, such as a mapped file: what keeps it, and the bytes within.
+    Shared {
+        /// The dtype.
+        dtype: DType,
+        /// The sizes.
+        shape: Vec<usize>,
+        /// Keeps the bytes.
+        owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+        /// Where they are.
+        range: std::ops::Range<usize>,
+    },
+}
+
+impl std::fmt::Debug for Data {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{:?}", self.dtype(), self.shape())
+    }
+}
+
+impl Data {
+    /// The dtype.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Data::Tensor(t) => t.dtype(),
+            Data::Shared { dtype, .. } => *dtype,
+        }
+    }
+    /// The sizes.
+    pub fn shape(&self) -> &[usize] {
+        match self {
+            Data::Tensor(t) => t.shape(),
+            Data::Shared { shape, .. } => shape,
+        }
+    }
+    /// The bytes, of the first plane for a packed tensor.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Data::Tensor(t) => t.bytes(),
+            Data::Shared { owner, range, .. } => (**owner).as_ref().get(range.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+/// A param where kernels can read it.
+enum Kept {
+    /// As it was given.
+    Given(Data),
+    /// Copied, because it was packed or not aligned.
+    Copied(Buffer),
+}
+
+impl Kept {
+    fn ptr(&self) -> Ptr<u8> {
+        match self {
+            Kept::Given(d) => Ptr(d.bytes().as_ptr().cast_mut()),
+            Kept::Copied(b) => Ptr(b.ptr()),
+        }
+    }
+}
+
+/// The params of an executable.
+#[derive(Default)]
+struct Params {
+    given: Vec<Option<Kept>>,
+    prepared: Vec<Buffer>,
+    packed: Vec<Option<Arc<PackedB>>>,
+    /// Whether something was set since the params were prepared.
+    stale: bool,
+}
+
+/// Memory of a run, kept for the next.
+struct Context {
+    arena: Buffer,
+    scratch: Buffer,
+    inputs: Vec<Ptr<u8>>,
+    outputs: Vec<Ptr<u8>>,
+}
+
+/// The plans of the sizes that were used last.
+const PLANS: usize = 16;
+
+struct Planned {
+    /// The sizes of all inputs, one behind the other.
+    key: Vec<usize>,
+    bound: Arc<Bound>,
+    /// The shape of each output.
+    outputs: Arc<Vec<Vec<usize>>>,
+    used: u64,
+}
+
+/// A compiled graph on the CPU.
+pub struct Executable {
+    engine: Engine,
+    setting: Setting,
+    loaded: Loaded,
+    prepare: Option<Loaded>,
+    /// The products whose right operand is packed when params are set: the call and the slot.
+    products: Vec<(usize, SlotId)>,
+    params: RwLock<Params>,
+    plans: Mutex<(u64, Vec<Planned>)>,
+    contexts: Mutex<Vec<Context>>,
+}
+
+/// What a run took: per call, its time.
+#[derive(Clone, Debug, Default)]
+pub struct Profile {
+    /// The calls in order.
+    pub calls: Vec<Timed>,
+    /// The whole run.
+    pub total: Duration,
+}
+
+/// The time of a call.
+#[derive(Clone, Debug)]
+pub struct Timed {
+    /// The ops that it stands for.
+    pub label: String,
+    /// Since the start of the run.
+    pub start: Duration,
+    /// How long it took.
+    pub time: Duration,
+    /// Arithmetic operations.
+    pub flops: u64,
+    /// Bytes that it reads and writes at least.
+    pub bytes: u64,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Executable {
+    /// Makes a program ready to run.
+    pub fn new(engine: &Engine, mut program: Program, precision: Precision) -> Result<Executable> {
+        let pack = match precision {
+            Precision::F32 => PackKind::F32,
+            Precision::Bf16 => PackKind::Bf16,
+        };
+        let setting = Setting { level: engine.level, threads: engine.threads(), pack };
+        let prepare = program.prepare.take().map(|p| Loaded::new(*p)).transpose()?;
+        let loaded = Loaded::new(program)?;
+        let p = &loaded.program;
+        let mut products = Vec::new();
+        for (i, c) in p.calls.iter().enumerate() {
+            let Work::Product(_) = &p.kernel(c)?.work else { continue };
+            let Some((slot, _)) = c.args.get(1) else { continue };
+            let fixed = matches!(
+                loaded.slots.get(slot.0 as usize),
+                Some(From::Param(_) | From::Prepared(_) | From::Constant(_))
+            );
+            let float = p.kernel(c)?.args.get(1).is_some_and(|a| a.dtype == DType::F32);
+            if fixed && float {
+                products.push((i, *slot));
+            }
+        }
+        let params = Params {
+            given: p.params.iter().map(|_| None).collect(),
+            packed: Vec::new(),
+            prepared: Vec::new(),
+            stale: true,
+        };
+        Ok(Executable {
+            engine: engine.clone(),
+            setting,
+            prepare,
+            products,
+            params: RwLock::new(params),
+            plans: Mutex::new((0, Vec::new())),
+            contexts: Mutex::new(Vec::new()),
+            loaded,
+        })
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.loaded.program
+    }
+
+    /// The program that runs when params are set.
+    pub fn prepare_program(&self) -> Option<&Program> {
+        self.prepare.as_ref().map(|l| &l.program)
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Sets a param.
+    pub fn set_param(&self, name: &str, data: Data) -> Result<()> {
+        let list = &self.loaded.program.params;
+        let k = list.iter().position(|p| p.name == name).ok_or_else(|| {
+            let names: Vec<&str> = list.iter().map(|p| p.name.as_str()).collect();
+            let text = format!("no param {name:?}; there are {}", names.join(", "));
+            Error::new(Code::UnknownName, text)
+        })?;
+        let param = list.get(k).ok_or_else(|| Error::new(Code::Verify, "a param is missing"))?;
+        check_fits("param", param, data.dtype(), data.shape(), data.bytes().len())?;
+        let aligned = data.bytes().as_ptr() as usize % param.dtype.bytes().unwrap_or(1) == 0;
+        let kept = match &data {
+            Data::Tensor(t) if t.dtype().is_packed() => Kept::Copied(contiguous(t).ok_or_else(no_memory)?),
+            d if !aligned => {
+                let mut b = Buffer::try_new(d.bytes().len()).ok_or_else(no_memory)?;
+                b.bytes_mut().copy_from_slice(d.bytes());
+                Kept::Copied(b)
+            }
+            _ => Kept::Given(data),
+        };
+        let mut params = self.params.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = params.given.get_mut(k) {
+            *slot = Some(kept);
+        }
+        params.stale = true;
+        Ok(())
+    }
+
+    /// The params that are not set yet.
+    pub fn missing(&self) -> Vec<&str> {
+        let params = self.params.read().unwrap_or_else(PoisonError::into_inner);
+        let list = self.loaded.program.params.iter().zip(&params.given);
+        list.filter(|(_, g)| g.is_none()).map(|(p, _)| p.name.as_str()).collect()
+    }
+
+    /// Packs the params, if any was set since the last time. A run does it by itself.
+    pub fn prepare(&self) -> Result<()> {
+        if !self.params.read().unwrap_or_else(PoisonError::into_inner).stale {
+            return Ok(());
+        }
+        let missing = self.missing();
+        if !missing.is_empty() {
+            let text = format!("{} params are not set: {}", missing.len(), missing.join(", "));
+            return Err(Error::new(Code::MissingInput, text));
+        }
+        let mut guard = self.params.write().unwrap_or_else(PoisonError::into_inner);
+        let params = &mut *guard;
+        if !params.stale {
+            return Ok(());
+        }
+        let bindings = Bindings::new();
+        let given: Vec<Ptr<u8>> =
+            params.given.iter().map(|g| g.as_ref().map_or(Ptr(std::ptr::null_mut()), Kept::ptr)).collect();
+        if let Some(p) = &self.prepare {
+            let bound = Bound::new(p, self.setting, &bindings)?;
+            let mut outs = Vec::new();
+            for n in &p.program.outputs {
+                outs.push(Buffer::try_new(byte_count(n.dtype, &n.shape, &bindings)?).ok_or_else(no_memory)?);
+            }
+            let context = Context::new(&bound, self.setting.threads, 0, 0)?;
+            let outputs: Vec<Ptr<u8>> = outs.iter().map(|b| Ptr(b.ptr())).collect();
+            let io = Io {
+                arena: Ptr(context.arena.ptr()),
+                inputs: &given,
+                params: &[],
+                prepared: &[],
+                outputs: &outputs,
+                packed: &[],
+            };
+            // SAFETY: params were checked when they were set; outputs, arena and scratch are as large as the program says.
+            unsafe {
+                let scratch = context.scratch(&bound, self.setting.threads);
+                run(p, &bound, &io, &self.engine.pool, scratch, None);
+            }
+            params.prepared = outs;
+        }
+        self.pack(params, &given)?;
+        params.stale = false;
+        Ok(())
+    }
+
+    /// Packs the right operands of products.
+    fn pack(&self, params: &mut Params, given: &[Ptr<u8>]) -> Result<()> {
+        let p = &self.loaded.program;
+        params.packed = vec![None; p.calls.len()];
+        let mut known: Vec<(SlotId, rlx_compile::program::SizeId, u32, Arc<PackedB>)> = Vec::new();
+        for (call, slot) in &self.products {
+            let Some(c) = p.calls.get(*call) else { continue };
+            let kernel = p.kernel(c)?;
+            let (Work::Product(product), Some((_, offset))) = (&kernel.work, c.args.get(1)) else { continue };
+            // The sizes of a weight are constants; those of the rows do not matter.
+            let mut sizes = Vec::new();
+            let symbols: Bindings = p.symbols.iter().map(|s| (s, 0)).collect();
+            let Some(y) = kernel.args.get(1) else { continue };
+            let constant = |id: &rlx_compile::program::SizeId| p.sizes.dim(*id).is_const();
+            if !y.shape.iter().skip(product.batch).all(constant)
+                || !y.strides.iter().all(constant)
+                || !constant(offset)
+            {
+                continue;
+            }
+            p.sizes.bind(&symbols, &mut sizes).map_err(crate::bind::unbound)?;
+            let size = |id: &rlx_compile::program::SizeId| sizes.get(id.0 as usize).copied().unwrap_or(0);
+            if y.strides.iter().take(product.batch).any(|s| size(s) != 0) {
+                continue;
+            }
+            let form = product::Form::new(&sizes, kernel, product)?;
+            if let Some((.., done)) =
+                known.iter().find(|(s, o, k, _)| s == slot && o == offset && *k == c.kernel)
+            {
+                if let Some(to) = params.packed.get_mut(*call) {
+                    *to = Some(done.clone());
+                }
+                continue;
+            }
+            let at = |v: &[Ptr<u8>], k: u32| v.get(k as usize).copied();
+            let base = match self.loaded.slots.get(slot.0 as usize) {
+                Some(From::Param(k)) => at(given, *k),
+                Some(From::Prepared(k)) => params.prepared.get(*k as usize).map(|b| Ptr(b.ptr())),
+                Some(From::Constant(k)) => self.loaded.constants.get(*k as usize).map(|b| Ptr(b.ptr())),
+                _ => None,
+            };
+            let Some(base) = base else { continue };
+            let from = base.0.wrapping_add(size(offset).max(0) as usize * 4);
+            // SAFETY: the param was checked when it was set, and the compiler's views of it lie within it.
+            let packed =
+                Arc::new(unsafe { product::pack(self.setting, &form, from.cast(), &self.engine.pool) });
+            known.push((*slot, *offset, c.kernel, packed.clone()));
+            if let Some(to) = params.packed.get_mut(*call) {
+                *to = Some(packed);
+            }
+        }
+        Ok(())
+    }
+
+    /// The plan for inputs of these shapes.
+    fn planned(&self, inputs: &[View<'_>]) -> Result<(Arc<Bound>, Arc<Vec<Vec<usize>>>)> {
+        let mut plans = lock(&self.plans);
+        plans.0 += 1;
+        let now = plans.0;
+        let sizes = || inputs.iter().flat_map(|v| v.shape.iter().copied().chain([usize::MAX]));
+        if let Some(p) = plans.1.iter_mut().find(|p| p.key.iter().copied().eq(sizes())) {
+            p.used = now;
+            return Ok((p.bound.clone(), p.outputs.clone()));
+        }
+        let program = &self.loaded.program;
+        let mut bindings = Bindings::new();
+        let mut left: Vec<(&Named, usize, i64)> = Vec::new();
+        for (n, v) in program.inputs.iter().zip(inputs) {
+            left.extend(
+                (0..n.shape.len())
+                    .zip(v.shape)
+                    .map(|(axis, d)| (n, axis, i64::try_from(*d).unwrap_or(i64::MAX))),
+            );
+        }
+        // A size may need another one's symbol first.
+        loop {
+            let before = left.len();
+            let mut failed = None;
+            left.retain(|(n, axis, size)| {
+                let Some(d) = n.shape.get(*axis) else { return false };
+                match d.solve(*size, &mut bindings) {
+                    Ok(()) => false,
+                    Err(e) => {
+                        failed.get_or_insert((n.name.clone(), *axis, e));
+                        true
+                    }
+                }
+            });
+            match failed {
+                None => break,
+                Some((name, axis, e)) if left.len() == before => {
+                    let text = format!("axis {axis} of input {name:?}: {e}");
+                    return Err(Error::new(Code::BadInput, text).axis(axis));
+                }
+                _ => {}
+            }
+        }
+        let bound = Arc::new(Bound::new(&self.loaded, self.setting, &bindings)?);
+        let shape = |n: &Named| -> Result<Vec<usize>> {
+            n.shape
+                .iter()
+                .map(|d| d.eval(&bindings).map(|n| n as usize).map_err(crate::bind::unbound))
+                .collect()
+        };
+        let outputs = Arc::new(program.outputs.iter().map(shape).collect::<Result<Vec<_>>>()?);
+        if plans.1.len() >= PLANS
+            && let Some(oldest) = (0..plans.1.len()).min_by_key(|i| plans.1.get(*i).map(|p| p.used))
+        {
+            plans.1.swap_remove(oldest);
+        }
+        plans.1.push(Planned {
+            key: sizes().collect(),
+            bound: bound.clone(),
+            outputs: outputs.clone(),
+            used: now,
+        });
+        Ok((bound, outputs))
+    }
+
+    /// Sorts inputs by name into the order of the program, and checks them.
+    fn sorted<'a>(&self, inputs: &[(&str, View<'a>)], out: &mut Vec<View<'a>>) -> Result<()> {
+        let list = &self.loaded.program.inputs;
+        for (name, _) in inputs {
+            if !list.iter().any(|p| p.name == *name) {
+                let names: Vec<&str> = list.iter().map(|p| p.name.as_str()).collect();
+                let text = format!("no input {name:?}; there are {}", names.join(", "));
+                return Err(Error::new(Code::UnknownName, text));
+            }
+        }
+        for p in list {
+            let mut found = inputs.iter().filter(|(n, _)| *n == p.name);
+            let Some((_, v)) = found.next() else {
+                return Err(Error::new(Code::MissingInput, format!("input {:?} is not given", p.name)));
+            };
+            if found.next().is_some() {
+                return Err(Error::new(Code::BadInput, format!("input {:?} is given twice", p.name)));
+            }
+            check_fits("input", p, v.dtype, v.shape, v.bytes.len())?;
+            out.push(*v);
+        }
+        Ok(())
+    }
+
+    /// The shapes of the outputs for inputs of these shapes.
+    pub fn output_shapes(&self, inputs: &[(&str, View<'_>)]) -> Result<Vec<Vec<usize>>> {
+        let mut sorted = Vec::new();
+        self.sorted(inputs, &mut sorted)?;
+        Ok(self.planned(&sorted)?.1.to_vec())
+    }
+
+    /// Runs the program; every output is a new tensor.
+    pub fn run(&self, inputs: &[(&str, View<'_>)]) -> Result<Vec<(String, Tensor)>> {
+        Ok(self.run_profiled(inputs, false)?.0)
+    }
+
+    /// Runs the program, and says what took how long if asked.
+    pub fn run_profiled(
+        &self,
+        inputs: &[(&str, View<'_>)],
+        profile: bool,
+    ) -> Result<(Vec<(String, Tensor)>, Profile)> {
+        let mut sorted = Vec::with_capacity(inputs.len());
+        self.sorted(inputs, &mut sorted)?;
+        self.prepare()?;
+        let (bound, shapes) = self.planned(&sorted)?;
+        let program = &self.loaded.program;
+        let mut planes: Vec<Arc<[std::mem::MaybeUninit<u8>]>> = Vec::new();
+        for (n, shape) in program.outputs.iter().zip(shapes.iter()) {
+            let dims: Vec<rlx_ir::Dim> = shape.iter().map(|d| (*d).into()).collect();
+            planes.push(Arc::new_uninit_slice(byte_count(n.dtype, &dims, &Bindings::new())?));
+        }
+        let mut recorder = Recorder {
+            loaded: &self.loaded,
+            bound: &bound,
+            profile: Profile::default(),
+            began: Instant::now(),
+        };
+        {
+            let outputs = planes
+                .iter_mut()
+                .map(|p| Ptr(Arc::get_mut(p).map_or(std::ptr::null_mut(), |p| p.as_mut_ptr().cast())));
+            let watch: Option<&mut dyn Watch> = if profile { Some(&mut recorder) } else { None };
+            // SAFETY: the outputs were just made, of the sizes that the program says.
+            unsafe { self.go(&bound, &sorted, outputs, watch)? };
+        }
+        recorder.profile.total = recorder.began.elapsed();
+        let mut out = Vec::new();
+        for ((n, shape), p) in program.outputs.iter().zip(shapes.iter()).zip(planes) {
+            // SAFETY: a run writes every element of every output; padding between planes of packed ones is zeroed below.
+            let bytes: Arc<[u8]> = unsafe { p.assume_init() };
+            out.push((n.name.clone(), to_tensor(n.dtype, shape, bytes)?));
+        }
+        Ok((out, recorder.profile))
+    }
+
+    /// Runs the program into memory of the caller's: one view for each output, in the program's order. Asks for no memory
+    /// when inputs of these shapes were seen before.
+    pub fn run_into(&self, inputs: &[(&str, View<'_>)], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        self.prepare()?;
+        let list = &self.loaded.program.inputs;
+        // In the program's order nothing needs to be sorted.
+        let mut few = [View { dtype: DType::F32, shape: &[], bytes: &[] }; 16];
+        let ordered = inputs.len() == list.len() && inputs.iter().zip(list).all(|((n, _), p)| *n == p.name);
+        let mut many = Vec::new();
+        let views: &[View<'_>] = match few.get_mut(..inputs.len()) {
+            Some(few) if ordered => {
+                for ((to, (_, v)), p) in few.iter_mut().zip(inputs).zip(list) {
+                    check_fits("input", p, v.dtype, v.shape, v.bytes.len())?;
+                    *to = *v;
+                }
+                few
+            }
+            _ => {
+                self.sorted(inputs, &mut many)?;
+                &many
+            }
+        };
+        let (bound, shapes) = self.planned(views)?;
+        let program = &self.loaded.program;
+        if outputs.len() != program.outputs.len() {
+            let text =
+                format!("{} outputs are given, the graph has {}", outputs.len(), program.outputs.len());
+            return Err(Error::new(Code::BadInput, text));
+        }
+        for ((o, n), shape) in outputs.iter().zip(&program.outputs).zip(shapes.iter()) {
+            let need = shape.iter().product::<usize>() * n.dtype.bytes().unwrap_or(0);
+            let aligned = o.bytes.as_ptr() as usize % n.dtype.bytes().unwrap_or(1) == 0;
+            if o.dtype != n.dtype
+                || o.shape != shape.as_slice()
+                || o.bytes.len() != need
+                || !aligned
+                || n.dtype.is_packed()
+            {
+                let text = format!(
+                    "output {:?} is {}{shape:?}, {need} aligned bytes, but the buffer is {}{:?}, {} bytes",
+                    n.name,
+                    n.dtype,
+                    o.dtype,
+                    o.shape,
+                    o.bytes.len()
+                );
+                return Err(Error::new(Code::BadInput, text));
+            }
+        }
+        // SAFETY: the outputs are exclusive borrows of the sizes that were just checked.
+        unsafe { self.go(&bound, views, outputs.iter_mut().map(|o| Ptr(o.bytes.as_mut_ptr())), None) }
+    }
+
+    /// # Safety
+    /// The outputs are valid for the sizes of the program and overlap nothing.
+    unsafe fn go(
+        &self,
+        bound: &Arc<Bound>,
+        inputs: &[View<'_>],
+        outputs: impl Iterator<Item = Ptr<u8>>,
+        watch: Option<&mut dyn Watch>,
+    ) -> Result<()> {
+        let params = self.params.read().unwrap_or_else(PoisonError::into_inner);
+        let threads = self.setting.threads;
+        let mut context = match lock(&self.contexts).pop() {
+            Some(c) => c,
+            None => Context::new(
+                bound,
+                threads,
+                self.loaded.program.inputs.len(),
+                self.loaded.program.outputs.len(),
+            )?,
+        };
+        context.fit(bound, threads)?;
+        context.inputs.clear();
+        let mut copies: Vec<Buffer> = Vec::new();
+        for (v, p) in inputs.iter().zip(&self.loaded.program.inputs) {
+            let aligned = v.bytes.as_ptr() as usize % p.dtype.bytes().unwrap_or(1) == 0;
+            context.inputs.push(if aligned {
+                Ptr(v.bytes.as_ptr().cast_mut())
+            } else {
+                let mut b = Buffer::try_new(v.bytes.len()).ok_or_else(no_memory)?;
+                b.bytes_mut().copy_from_slice(v.bytes);
+                copies.push(b);
+                Ptr(copies.last().map_or(std::ptr::null_mut(), Buffer::ptr))
+            });
+        }
+        context.outputs.clear();
+        context.outputs.extend(outputs);
+        let mut few = [Ptr(std::ptr::null_mut::<u8>()); 256];
+        let total = params.given.len() + params.prepared.len();
+        let mut many = Vec::new();
+        let all: &mut [Ptr<u8>] = match few.get_mut(..total) {
+            Some(few) => few,
+            None => {
+                many.resize(total, Ptr(std::ptr::null_mut()));
+                &mut many
+            }
+        };
+        let addresses = params.given.iter().map(|g| g.as_ref().map_or(Ptr(std::ptr::null_mut()), Kept::ptr));
+        let addresses = addresses.chain(params.prepared.iter().map(|b| Ptr(b.ptr())));
+        all.iter_mut().zip(addresses).for_each(|(to, p)| *to = p);
+        let (given, prepared) = all.split_at(params.given.len());
+        let io = Io {
+            arena: Ptr(context.arena.ptr()),
+            inputs: &context.inputs,
+            params: given,
+            prepared,
+            outputs: &context.outputs,
+            packed: &params.packed,
+        };
+        // SAFETY: inputs and params were checked against the program, arena and scratch are as large as the plan says, and
+        // outputs are as promised.
+        unsafe {
+            let scratch = context.scratch(bound, threads);
+            run(&self.loaded, bound, &io, &self.engine.pool, scratch, watch);
+        }
+        lock(&self.contexts).push(context);
+        Ok(())
+    }
+}
+
+/// The tensor of a dtype and shape from bytes in the order in which programs keep them.
+fn to_tensor(dtype: DType, shape: &[usize], bytes: Arc<[u8]>) -> Result<Tensor> {
+    let DType::Packed(scheme) = dtype else { return Tensor::from_bytes(dtype, shape, bytes) };
+    let planes = scheme.planes(shape).map_err(|e| Error::new(Code::Quant, e.to_string()))?;
+    let mut at = 0;
+    let mut out: Vec<Arc<[u8]>> = Vec::new();
+    for p in planes {
+        out.push(bytes.get(at..at + p.bytes).unwrap_or_default().into());
+        at += p.bytes.div_ceil(64) * 64;
+    }
+    Tensor::packed(scheme, shape, out)
+}
+
+/// Dtype, number of axes and length of what is given are those of the port.
+fn check_fits(what: &str, port: &Named, dtype: DType, shape: &[usize], bytes: usize) -> Result<()> {
+    let wrong = |text: String| Err(Error::new(Code::BadInput, format!("{what} {:?} {text}", port.name)));
+    if dtype != port.dtype {
+        return wrong(format!("is {dtype}, but must be {}", port.dtype));
+    }
+    if shape.len() != port.shape.len() {
+        return wrong(format!("has sizes {shape:?}, but must have {} axes", port.shape.len()));
+    }
+    for (axis, (got, want)) in shape.iter().zip(&port.shape).enumerate() {
+        if want.as_const().is_some_and(|n| usize::try_from(n) != Ok(*got)) {
+            return wrong(format!("has size {got} at axis {axis}, but must have {want}"));
+        }
+        if want.upper().is_some_and(|n| usize::try_from(n).is_ok_and(|n| *got > n)) {
+            return wrong(format!(
+                "has size {got} at axis {axis}, but {want} is at most {}",
+                want.upper().unwrap_or(0)
+            ));
+        }
+    }
+    if let Some(size) = dtype.bytes() {
+        let need = rlx_ir::tensor::count(shape)?.checked_mul(size);
+        if need != Some(bytes) {
+            return wrong(format!(
+                "has {bytes} bytes, but {dtype}{shape:?} needs {}",
+                need.unwrap_or(usize::MAX)
+            ));
+        }
+    }
+    Ok(())
+}
+
+impl Context {
+    fn new(bound: &Bound, threads: usize, inputs: usize, outputs: usize) -> Result<Context> {
+        let mut c = Context {
+            arena: Buffer::new(0),
+            scratch: Buffer::new(0),
+            inputs: Vec::with_capacity(inputs),
+            outputs: Vec::with_capacity(outputs),
+        };
+        c.fit(bound, threads)?;
+        Ok(c)
+    }
+
+    /// Makes arena and scratch space at least as large as a plan asks.
+    fn fit(&mut self, bound: &Bound, threads: usize) -> Result<()> {
+        let arena = usize::try_from(bound.layout.peak).unwrap_or(usize::MAX);
+        if self.arena.len() < arena {
+            self.arena = Buffer::new(0);
+            self.arena = Buffer::try_new(arena).ok_or_else(no_memory)?;
+        }
+        let scratch = bound.scratch.total(threads);
+        if self.scratch.len() < scratch {
+            self.scratch = Buffer::try_new(scratch).ok_or_else(no_memory)?;
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// Nobody else uses the scratch space while the value is in use.
+    unsafe fn scratch(&self, bound: &Bound, threads: usize) -> Scratch {
+        // SAFETY: the buffer is as large as `fit` made it.
+        unsafe { Scratch::new(self.scratch.ptr(), bound.scratch, threads) }
+    }
+}
+
+/// Times every call.
+struct Recorder<'a> {
+    loaded: &'a Loaded,
+    bound: &'a Bound,
+    profile: Profile,
+    began: Instant,
+}
+
+impl Watch for Recorder<'_> {
+    fn call(&mut self, index: usize, _args: &[Ptr<u8>], run: &mut dyn FnMut()) {
+        let start = self.began.elapsed();
+        run();
+        let time = self.began.elapsed() - start;
+        let p = &self.loaded.program;
+        let Some(call) = p.calls.get(index) else { return };
+        let bytes = match p.kernel(call) {
+            Ok(k) => k
+                .args
+                .iter()
+                .map(|a| {
+                    // What is repeated is read once.
+                    let sizes = a.shape.iter().zip(&a.strides);
+                    let own = sizes.filter(|(_, s)| self.bound.sizes.get(s.0 as usize) != Some(&0));
+                    let n: usize = own.map(|(d, _)| self.bound.size(*d)).product();
+                    (n * a.dtype.bytes().unwrap_or(1)) as u64
+                })
+                .sum(),
+            Err(_) => 0,
+        };
+        let flops = self.bound.kernels.get(call.kernel as usize).map_or(0, |k| k.flops);
+        self.profile.calls.push(Timed { label: call.label.clone(), start, time, flops, bytes });
+    }
+}

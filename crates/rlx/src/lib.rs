@@ -1,0 +1,39 @@
+//! RLX: a graph becomes a fused, memory-planned program and runs on the device at hand.
+//!
+//! ```
+//! use rlx::prelude::*;
+//!
+//! let g = Graph::new("classifier");
+//! let x = g.input("x", F32, [dim("batch", 256), 4.into()]); // any batch up to 256
+//! let w = g.param("w", F32, [4, 3]);
+//! g.output("p", x.matmul(w).softmax(-1));
+//!
+//! let f = rlx::compile(&g, Device::auto())?;
+//! f.params().set("w", Tensor::new(&[4, 3], &[0.5f32; 12])?)?;
+//! let flowers = Tensor::new(&[2, 4], &[1f32; 8])?;
+//! let out = f.run(&[("x", &flowers)])?;
+//! assert_eq!(out["p"].shape(), [2, 3]);
+//! # Ok::<(), rlx::Error>(())
+//! ```
+//!
+//! Read in this order: [`exec`]: devices, compiling, running; [`weights`]: params from files; [`nn`]: graphs of known models.
+
+#![deny(unsafe_code)]
+
+pub mod exec;
+pub mod nn;
+pub mod weights;
+
+pub use exec::{CompileOptions, Device, Executable, Outputs, Params, compile, compile_with};
+pub use rlx_compile::plan::Report;
+pub use rlx_compile::program::Program;
+pub use rlx_cpu::exec::{Profile, Timed};
+pub use rlx_cpu::{Data, Engine, Precision, Settings, View, ViewMut};
+pub use rlx_ir::*;
+
+/// What most programs need.
+pub mod prelude {
+    pub use crate::{CompileOptions, Device, Executable, Precision, compile, compile_with};
+    pub use rlx_ir::DType::*;
+    pub use rlx_ir::{DType, Dim, Error, Func, Graph, Result, Tensor, Var, dim};
+}

@@ -1,5 +1,6 @@
 //! The one harness: it runs the op table's samples, random graphs, file tests and PyTorch's vectors.
 
+pub mod device;
 pub mod errordoc;
 pub mod fd;
 pub mod filetest;

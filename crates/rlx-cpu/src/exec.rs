@@ -701,6 +701,16 @@ fn to_tensor(dtype: DType, shape: &[usize], bytes: Arc<[u8]>) -> Result<Tensor> 
     Tensor::packed(scheme, shape, out)
 }
 
+/// The planes of a packed tensor one behind the other, each padded to a multiple of 64 bytes: the bytes of its [`View`].
+pub fn planes(t: &Tensor) -> Vec<u8> {
+    let mut out = Vec::new();
+    for p in t.planes() {
+        out.extend_from_slice(p);
+        out.resize(out.len().div_ceil(64) * 64, 0);
+    }
+    out
+}
+
 /// Dtype, number of axes and length of what is given are those of the port.
 fn check_fits(what: &str, port: &Named, dtype: DType, shape: &[usize], bytes: usize) -> Result<()> {
     let wrong = |text: String| Err(Error::new(Code::BadInput, format!("{what} {:?} {text}", port.name)));
@@ -719,6 +729,13 @@ fn check_fits(what: &str, port: &Named, dtype: DType, shape: &[usize], bytes: us
                 "has size {got} at axis {axis}, but {want} is at most {}",
                 want.upper().unwrap_or(0)
             ));
+        }
+    }
+    if what == "input" && dtype.is_packed() {
+        let dims: Vec<rlx_ir::Dim> = shape.iter().map(|d| (*d).into()).collect();
+        let need = byte_count(dtype, &dims, &Bindings::new())?;
+        if need != bytes {
+            return wrong(format!("has {bytes} bytes, but {dtype}{shape:?} needs {need}"));
         }
     }
     if let Some(size) = dtype.bytes() {

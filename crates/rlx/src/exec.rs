@@ -153,9 +153,20 @@ impl Index<&str> for Outputs {
     }
 }
 
-/// A tensor as a view.
-pub fn view(t: &Tensor) -> View<'_> {
-    View { dtype: t.dtype(), shape: t.shape(), bytes: t.bytes() }
+/// The planes of packed tensors, joined; nothing for the others, which are read where they are.
+fn joined(inputs: &[(&str, &Tensor)]) -> Vec<Vec<u8>> {
+    inputs
+        .iter()
+        .map(|(_, t)| if t.dtype().is_packed() { rlx_cpu::exec::planes(t) } else { Vec::new() })
+        .collect()
+}
+
+fn views<'a>(inputs: &[(&'a str, &'a Tensor)], whole: &'a [Vec<u8>]) -> Vec<(&'a str, View<'a>)> {
+    let one = |((name, t), whole): (&(&'a str, &'a Tensor), &'a Vec<u8>)| {
+        let bytes = if t.dtype().is_packed() { whole.as_slice() } else { t.bytes() };
+        (*name, View { dtype: t.dtype(), shape: t.shape(), bytes })
+    };
+    inputs.iter().zip(whole).map(one).collect()
 }
 
 impl Executable {
@@ -166,8 +177,8 @@ impl Executable {
 
     /// Runs the graph on tensors by name.
     pub fn run(&self, inputs: &[(&str, &Tensor)]) -> Result<Outputs> {
-        let views: Vec<(&str, View<'_>)> = inputs.iter().map(|(n, t)| (*n, view(t))).collect();
-        self.run_views(&views)
+        let whole = joined(inputs);
+        self.run_views(&views(inputs, &whole))
     }
 
     /// Runs the graph on borrowed memory by name.
@@ -183,8 +194,8 @@ impl Executable {
 
     /// Runs the graph and says what took how long.
     pub fn profile(&self, inputs: &[(&str, &Tensor)]) -> Result<(Outputs, Profile)> {
-        let views: Vec<(&str, View<'_>)> = inputs.iter().map(|(n, t)| (*n, view(t))).collect();
-        let (out, profile) = self.inner.run_profiled(&views, true)?;
+        let whole = joined(inputs);
+        let (out, profile) = self.inner.run_profiled(&views(inputs, &whole), true)?;
         Ok((Outputs(out), profile))
     }
 

@@ -388,7 +388,9 @@ impl<'f> Items<'f> {
             let v = o.value.0 as usize;
             let info = self.value(v)?;
             let base = info.base;
+            // A part from the start is dense too, but is not the whole.
             let own = info.access.is_dense()
+                && info.ty.numel() == self.value(base)?.ty.numel()
                 && matches!(self.value(base)?.source, Source::Item(_))
                 && !taken.contains(&base);
             let out = if own { base } else { self.copy(v, "copy")? };

@@ -18,6 +18,7 @@ fn samples(subject: &Subject, dtype: DType, gradient: bool) {
     let mut failures = Vec::new();
     let mut count = 0;
     for (name, case) in sampled::all(dtype, |_| true) {
+        eprintln!("{name}");
         let op = name.split('/').next().unwrap_or("");
         let tol = device::tolerance(op, dtype);
         let result = case.map_err(|e| e.to_string()).and_then(|c| {

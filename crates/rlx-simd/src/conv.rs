@@ -16,7 +16,7 @@ mod lanes;
 
 pub use self::lanes::Number;
 
-use self::form::{AXES, Axis, Form};
+use self::form::{AXES, Axis, FAR, Form};
 use self::kernel::{Plan, Shape};
 use crate::level::Level;
 use crate::mem::{Buffer, Ptr, Scratch, ScratchSize};
@@ -203,13 +203,17 @@ impl Conv<'_> {
         Form::new(dims, axes)
     }
 
-    /// Packs weights that stay the same over many runs, or `None` if the memory cannot be had. They serve every batch, and
-    /// every input as long as the result has as many taps that meet it: repack where a spatial size of 1 or less changes.
+    /// Packs weights that stay the same over many runs, for inputs of all sizes and batches. Gives `None` if the memory cannot
+    /// be had, or where a kernel with its dilation spans more than 1024 elements of an axis: what is packed then depends on
+    /// the input.
     ///
     /// # Safety
     /// `w` points to the weights.
     pub unsafe fn pack<T: Number>(&self, level: Level, pool: &Pool, w: *const T) -> Option<ConvWeights<T>> {
         let (form, shape) = (self.form()?, Shape::of::<T>(level));
+        if self.axes().any(|a| (a.kernel as isize - 1) * a.dilation >= FAR) {
+            return None;
+        }
         let packed = Buffer::try_new(self.out_channels * form.depth() * size_of::<T>())?;
         // SAFETY: the caller promises the weights, and the buffer has room for all that are read.
         unsafe { self.pack_to(pool, &form, shape, w, packed.ptr().cast()) };

@@ -230,7 +230,7 @@ impl Conv<'_> {
     pub fn scratch<T: Number>(&self, level: Level, packed: bool) -> ScratchSize {
         let Some(form) = self.form() else { return ScratchSize::default() };
         let weights = if packed { 0 } else { self.out_channels * form.depth() * size_of::<T>() };
-        ScratchSize { shared: weights, ..Plan::new::<T>(form, level).scratch::<T>() }
+        ScratchSize { shared: weights, ..Plan::new::<T>(form, level, 1).scratch::<T>() }
     }
 
     /// The convolution; every result reaches the sink once.
@@ -264,7 +264,7 @@ impl Conv<'_> {
             }
         };
         // SAFETY: the caller promises the input and the scratch; the weights have just been packed or checked.
-        unsafe { Plan::new::<T>(form, level).run(level, pool, scratch, (x, weights), sink) };
+        unsafe { Plan::new::<T>(form, level, pool.threads()).run(level, pool, scratch, (x, weights), sink) };
     }
 
     /// The convolution, into memory.

@@ -161,8 +161,6 @@ impl Form {
                     out: last.out * a.out,
                     shift: last.shift * a.size,
                     step: last.step * a.size,
-                    kernel_stride: last.kernel_stride,
-                    dropped: last.dropped,
                     ..*last
                 };
                 // What an inner axis has dropped is in the base of the weights, see `dropped`.

@@ -44,8 +44,8 @@ impl<T: Real> Attention<T> {
         let blocks = x.s.div_ceil(LANES);
         pool.run(x.b * x.hq * blocks, |task, worker| {
             let each = scratch.each::<T>(worker, Wide::<T>::len(&self.scores, self.v.shape[3]));
-            // The blocks that see most come first, so that no thread ends with a long one.
-            let (head, block) = (task % (x.b * x.hq), blocks - 1 - task / (x.b * x.hq));
+            // Of a head, so that its keys stay in the cache, the blocks that see most come first.
+            let (head, block) = (task / blocks, blocks - 1 - task % blocks);
             let from = block * LANES;
             let at = [head / x.hq, head % x.hq];
             let wide = Wide {

@@ -1,4 +1,4 @@
-//! Times attention: `attention [THREADS] [LEVEL]`. The rate counts the two products alone.
+//! Times attention: `attention [THREADS] [LEVEL] [CASE]`. The rate counts the two products alone.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use std::time::Instant;
@@ -12,6 +12,7 @@ fn main() {
     let mut args = std::env::args().skip(1);
     let threads = args.next().and_then(|x| x.parse().ok()).unwrap_or(2);
     let level = args.next().and_then(|x| Level::parse(&x)).unwrap_or_else(Level::detect);
+    let only: Option<usize> = args.next().and_then(|x| x.parse().ok());
     let pool = Pool::new(threads);
     // b, hq, hkv, s, t, d, causal
     let cases = [
@@ -25,7 +26,10 @@ fn main() {
         (1, 32, 32, 1, 2048, 128, true),
         (1, 16, 8, 1, 8192, 128, true),
     ];
-    for (b, hq, hkv, s, t, d, causal) in cases {
+    for (n, (b, hq, hkv, s, t, d, causal)) in cases.into_iter().enumerate() {
+        if only.is_some_and(|only| only != n) {
+            continue;
+        }
         let mut fill = 1u32;
         let mut floats = |n: usize| -> Vec<f32> {
             (0..n)

@@ -210,14 +210,7 @@ pub unsafe fn copy_scaled<T: Real>(from: Matrix<T>, to: Matrix<T>, [nu, nw]: [us
                 let (from, to) = (from.ptr.add(u), to.ptr.offset(u as isize * tu));
                 let mut w = 0;
                 while w + 4 <= nw {
-                    let x: [[T; 4]; 4] =
-                        std::array::from_fn(|i| from.offset((w + i) as isize * fw).cast::<[T; 4]>().read());
-                    let [a, b, c, d] = x;
-                    for i in 0..4 {
-                        let to = to.offset(i as isize * tu).add(w).cast::<[T; 4]>();
-                        let pick = |x: [T; 4]| x.get(i).copied().unwrap_or(T::ZERO) * factor;
-                        to.write([pick(a), pick(b), pick(c), pick(d)]);
-                    }
+                    T::turn4(from.offset(w as isize * fw), fw, to.add(w), tu, factor);
                     w += 4;
                 }
                 for w in w..nw {

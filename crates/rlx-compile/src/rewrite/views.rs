@@ -91,8 +91,10 @@ pub const RULES: &[Rule] = &[
         stage: Stage::Simplify,
         roots: &[Reshape::DEF, Permute::DEF, Slice::DEF, Flip::DEF],
         apply: Apply::One(view_of_number),
-        samples: &["graph t { dim n <= 9 c = constant() {value: f32[] 2} a = broadcast(c) {shape: [n, 3]} \
-             y = permute(a) {axes: [1, 0]} input x: f32[n] output y = y }"],
+        samples: &[
+            "graph t { dim n <= 9 input x: f32[n] c = constant() {value: f32[] 2} a = broadcast(c) {shape: [n, 3]} \
+             y = permute(a) {axes: [1, 0]} output y = y }",
+        ],
         refuses: &[],
     },
     Rule {

@@ -3,6 +3,7 @@
 use super::build::{ints, pick};
 use super::work::{N, V, Work};
 use super::{Apply, Rule, Stage};
+use rlx_ir::dim::Dim;
 use rlx_ir::ops::dot::DotGeneral;
 use rlx_ir::ops::views::{Permute, Reshape};
 use rlx_ir::types::{product, resolve_axes};
@@ -57,6 +58,21 @@ pub const RULES: &[Rule] = &[
              b = matmul(a, w) y = reshape(b) {shape: [2, 3, 5]} output y = y }"],
         refuses: &["graph t { input x: f32[2, 3, 4] input w: f32[2, 5] a = reshape(x) {shape: [12, 2]} \
              y = matmul(a, w) output y = y }"],
+    },
+    Rule {
+        name: "dot_merged_batch",
+        algebra: "dot(reshape(x, [b·h, ..]), reshape(y, [b·h, ..])) → reshape(dot(x, y)), batched over b and h",
+        stage: Stage::Simplify,
+        roots: &[DotGeneral::DEF],
+        apply: Apply::One(dot_merged_batch),
+        samples: &[
+            "graph t { input x: f32[2, 3, 4, 5] input y: f32[2, 3, 5, 6] a = reshape(x) {shape: [6, 4, 5]} \
+             b = reshape(y) {shape: [6, 5, 6]} z = matmul(a, b) output z = z }",
+        ],
+        refuses: &[
+            "graph t { input x: f32[2, 3, 4, 5] input y: f32[3, 2, 5, 6] a = reshape(x) {shape: [6, 4, 5]} \
+             b = reshape(y) {shape: [6, 5, 6]} z = matmul(a, b) output z = z }",
+        ],
     },
 ];
 
@@ -161,6 +177,34 @@ fn dot_flattened(w: &mut Work, n: N) -> Option<V> {
         return None;
     }
     let roles = Roles { contract: [vec![lead.len()], r.contract[1].clone()], ..r };
+    let z = dot(w, x, y, &roles)?;
+    let shape = w.shape(w.y(n)?)?.clone();
+    w.reshape(z, &shape)
+}
+
+fn dot_merged_batch(w: &mut Work, n: N) -> Option<V> {
+    let (x, y) = w.xy(n)?;
+    let r = roles(w, n)?;
+    if r.batch[0] != [0] || r.batch[1] != [0] {
+        return None;
+    }
+    // The axes that were merged into the first.
+    let merged = |v: V| -> Option<(V, Vec<Dim>)> {
+        let inner = w.arg(v, Reshape::DEF)?;
+        let (from, to) = (w.shape(inner)?, w.shape(v)?);
+        let count = (from.len() + 1).checked_sub(to.len())?;
+        let (lead, rest) = from.split_at_checked(count)?;
+        (count > 1 && rest == to.get(1..)? && product(lead) == *to.first()?).then(|| (inner, lead.to_vec()))
+    };
+    let ((x, lead), (y, other)) = (merged(x)?, merged(y)?);
+    if lead != other {
+        return None;
+    }
+    let moved = |axes: &[Vec<usize>; 2]| {
+        axes.clone().map(|side| side.into_iter().map(|a| a + lead.len() - 1).collect::<Vec<_>>())
+    };
+    let batch = [(0..lead.len()).collect(), (0..lead.len()).collect()];
+    let roles = Roles { contract: moved(&r.contract), batch, free: moved(&r.free) };
     let z = dot(w, x, y, &roles)?;
     let shape = w.shape(w.y(n)?)?.clone();
     w.reshape(z, &shape)

@@ -1,5 +1,6 @@
 //! Calls and branches that are known, and ops that are only another way to write simpler ones.
 
+use super::dot::{Roles, dot};
 use super::work::{N, V, Work};
 use super::{Apply, Rule, Stage};
 use rlx_ir::op::OpDef;
@@ -71,13 +72,25 @@ pub const RULES: &[Rule] = &[
         refuses: &[],
     },
     Rule {
+        name: "matmul_dot",
+        algebra: "matmul(x, y) → dot_general(x, y), where y is a matrix or has the leading axes of x",
+        stage: Stage::Simplify,
+        roots: &[Matmul::DEF],
+        apply: Apply::One(matmul_dot),
+        samples: &[
+            "graph t { input x: f32[1, 2, 3] input w: f32[3, 4] y = matmul(x, w) output y = y }",
+            "graph t { input x: f32[1, 2, 3] input w: f32[1, 3, 4] y = matmul(x, w) output y = y }",
+        ],
+        refuses: &["graph t { input x: f32[2, 3] input w: f32[2, 3, 4] y = matmul(x, w) output y = y }"],
+    },
+    Rule {
         name: "expand_product",
         algebra: "matmul, linear, einsum → dot_general",
         stage: Stage::Simplify,
         roots: &[Matmul::DEF, Linear::DEF, Einsum::DEF],
         apply: Apply::All(Work::expand),
         samples: &[
-            "graph t { input x: f32[2, 3] input w: f32[3, 4] y = matmul(x, w) output y = y }",
+            "graph t { input x: f32[2, 3] input w: f32[2, 3, 4] y = matmul(x, w) output y = y }",
             "graph t { input x: f32[2, 3] input w: f32[4, 3] input b: f32[4] \
              y = linear(x, w, b) {transpose_w: true} output y = y }",
             "graph t { input x: f32[2, 3, 4] input w: f32[2, 5, 4] \
@@ -95,6 +108,24 @@ pub const RULES: &[Rule] = &[
         refuses: &["graph t { input x: f32[2, 3] y = concat(x, x) {axis: 1} output y = y }"],
     },
 ];
+
+/// Unlike the body this keeps axes of size 1, so that views before and behind the product still meet.
+fn matmul_dot(w: &mut Work, n: N) -> Option<V> {
+    let (x, y) = w.xy(n)?;
+    let (rx, ry) = (w.rank(x)?, w.rank(y)?);
+    let batch = match ry {
+        1 | 2 => 0,
+        _ if rx == ry && w.ty(x)?.leading(2) == w.ty(y)?.leading(2) => rx - 2,
+        _ => return None,
+    };
+    let contract = [vec![rx.checked_sub(1)?], vec![ry.saturating_sub(2)]];
+    dot(
+        w,
+        x,
+        y,
+        &Roles { contract, batch: [(0..batch).collect(), (0..batch).collect()], free: [vec![], vec![]] },
+    )
+}
 
 fn inline_call(w: &mut Work, n: N) -> Option<Vec<V>> {
     inline_region(w, n, 0, 0)

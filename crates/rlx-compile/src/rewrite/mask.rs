@@ -139,19 +139,32 @@ fn half(w: &Work, v: V, depth: usize) -> Option<Affine> {
     } else if w.is(n, Triu::DEF) {
         triangle(-1, w.attrs::<Triu>(n)?.k.checked_neg()?)
     } else if w.is(n, Reshape::DEF) || w.is(n, Broadcast::DEF) {
-        // Axes before the last two do not matter.
-        let last = |v: V| w.shape(v).map(|s| s.iter().rev().take(2).cloned().collect::<Vec<_>>());
-        of(0).filter(|_| last(v).is_some_and(|l| l.len() == 2) && w.x(n, 0).and_then(last) == last(v))
+        let bare = inner(w, v);
+        (bare != v && w.rank(bare) >= Some(2)).then(|| half(w, bare, depth - 1))?
     } else {
         None
     }
 }
 
+/// Whether the last two axes are of these sizes.
+fn last_two(w: &Work, v: V, s: &Dim, t: &Dim) -> bool {
+    w.shape(v).is_some_and(|shape| shape.iter().rev().take(2).eq([t, s]))
+}
+
+/// The value without views that only add axes before the last two.
+fn inner(w: &Work, mut v: V) -> V {
+    let last = |v: V| w.shape(v).map(|s| s.iter().rev().take(2).cloned().collect::<Vec<_>>());
+    while let Some(x) =
+        w.arg(v, Reshape::DEF).or_else(|| w.arg(v, Broadcast::DEF)).filter(|x| last(*x) == last(v))
+    {
+        v = x;
+    }
+    v
+}
+
 /// Whether the mask holds exactly where a causal query sees: j <= i + t − s, for masks of `[.., s, t]`.
 pub fn is_causal(w: &Work, mask: V, s: &Dim, t: &Dim) -> bool {
-    let shape = w.shape(mask).cloned().unwrap_or_default();
-    let last_two = shape.iter().rev().take(2).eq([t, s]);
-    if !last_two {
+    if !last_two(w, mask, s, t) {
         return false;
     }
     if let Some(data) = w.data(mask).and_then(|t| t.to_f64s()) {
@@ -202,12 +215,19 @@ pub fn added(w: &Work, bias: V, s: &Dim, t: &Dim) -> Added {
             return Added::Hidden(c, a);
         }
     }
+    // A triangle of what hides, above the keys that are seen.
+    let above = w.by(inner(w, bias), Triu::DEF).and_then(|n| Some((w.x(n, 0)?, w.attrs::<Triu>(n)?.k)));
+    if let Some((fill, k)) = above.and_then(|(x, k)| Some((w.number(x)?, k)))
+        && hides(dtype, fill)
+        && last_two(w, bias, s, t)
+        && (t - s + 1).unify(&Dim::constant(k)).is_some()
+    {
+        return Added::Causal(fill);
+    }
     if let Some(data) = w.data(bias).and_then(|t| t.to_f64s()) {
         let fill = data.iter().copied().find(|x| *x != 0.0).unwrap_or(0.0);
         let clean = data.iter().all(|x| *x == 0.0 || *x == fill);
-        let shape = w.shape(bias).cloned().unwrap_or_default();
-        let last_two = shape.iter().rev().take(2).eq([t, s]);
-        if clean && hides(dtype, fill) && last_two && triangular(&data, s, t, |x| x == 0.0) {
+        if clean && hides(dtype, fill) && last_two(w, bias, s, t) && triangular(&data, s, t, |x| x == 0.0) {
             return Added::Causal(fill);
         }
     }

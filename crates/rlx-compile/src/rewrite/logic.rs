@@ -1,11 +1,9 @@
 //! Conditions: selections, comparisons, bits.
 
-use super::build::elementwise;
 use super::work::{N, V, Work};
 use super::{Apply, Rule, Stage};
 use rlx_ir::DType;
 use rlx_ir::ops::elementwise::{And, Maximum, Minimum, Not, Or, Select};
-use rlx_ir::ops::views::Broadcast;
 
 pub const RULES: &[Rule] = &[
     Rule {
@@ -65,21 +63,6 @@ pub const RULES: &[Rule] = &[
         samples: &["graph t { input x: f32[3] y = maximum(x, x) z = exp(y) output z = z }"],
         refuses: &[],
     },
-    Rule {
-        name: "implicit_broadcast",
-        algebra: "f(x, broadcast(y)) → f(x, y) for element-wise f, which broadcasts by itself",
-        stage: Stage::Simplify,
-        roots: &[],
-        apply: Apply::One(implicit_broadcast),
-        samples: &[
-            "graph t { input x: f32[2, 3] input y: f32[3] b = broadcast(y) {shape: [2, 3]} z = add(x, b) \
-             output z = z }",
-        ],
-        refuses: &[
-            "graph t { input x: f32[1, 3] input y: f32[3] b = broadcast(y) {shape: [2, 3]} z = add(x, b) \
-             output z = z }",
-        ],
-    },
 ];
 
 fn known_select(w: &mut Work, n: N) -> Option<V> {
@@ -110,23 +93,4 @@ fn known_bool(w: &mut Work, n: N) -> Option<V> {
     }
     let c = w.scalar(DType::Bool, c)?;
     w.like_result(c, n)
-}
-
-fn implicit_broadcast(w: &mut Work, n: N) -> Option<V> {
-    let node = w.node(n)?;
-    if !elementwise(node.op) || node.operands.len() < 2 {
-        return None;
-    }
-    for (i, o) in node.operands.clone().iter().enumerate() {
-        let Some(inner) = o.and_then(|v| w.arg(v, Broadcast::DEF)) else { continue };
-        let mut operands = w.node(n)?.operands.clone();
-        *operands.get_mut(i)? = Some(inner);
-        let mark = w.count();
-        let y = w.again(n, operands)?.first().copied()?;
-        if w.ty(y)? == w.ty(w.y(n)?)? {
-            return Some(y);
-        }
-        w.rollback(mark);
-    }
-    None
 }

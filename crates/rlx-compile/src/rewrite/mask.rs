@@ -31,7 +31,7 @@ impl Affine {
         }
     }
     fn less_one(mut self) -> Affine {
-        self.at = self.at - 1;
+        self.at -= 1;
         self
     }
     /// Where this is not >= 0.

@@ -146,7 +146,7 @@ fn slices(w: &mut Work, x: V, weight: V, bias: Option<V>, widths: &[Dim]) -> Opt
     let mut out = Vec::new();
     for n in widths {
         out.push(w.narrow(y, last, &start, n)?);
-        start = start + n;
+        start += n;
     }
     Some(out)
 }

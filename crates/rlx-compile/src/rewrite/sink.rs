@@ -34,13 +34,19 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
-        name: "unary_broadcast",
-        algebra: "f(broadcast(x)) → broadcast(f(x)) for element-wise f of one operand",
+        name: "broadcast_through",
+        algebra: "f(x, broadcast(y)) → broadcast(f(x, y)) for element-wise f, which broadcasts by itself",
         stage: Stage::Simplify,
         roots: &[],
-        apply: Apply::One(unary_broadcast),
-        samples: &["graph t { input x: f32[3] a = broadcast(x) {shape: [2, 3]} y = exp(a) output y = y }"],
-        refuses: &["graph t { input x: f32[3] y = exp(x) output y = y }"],
+        apply: Apply::One(broadcast_through),
+        samples: &[
+            "graph t { input x: f32[3] a = broadcast(x) {shape: [2, 3]} y = exp(a) output y = y }",
+            "graph t { input x: f32[2, 3] input y: f32[3] b = broadcast(y) {shape: [2, 3]} z = add(x, b) \
+             output z = z }",
+            "graph t { input x: f32[1, 3] input y: f32[3] b = broadcast(y) {shape: [2, 3]} z = add(x, b) \
+             output z = z }",
+        ],
+        refuses: &["graph t { input x: f32[2, 3] input y: f32[3] z = add(x, y) output z = z }"],
     },
 ];
 
@@ -119,12 +125,16 @@ fn first_reshaped(w: &Work, v: V, depth: usize) -> Option<(V, V)> {
         .find_map(|o| first_reshaped(w, *o, depth - 1))
 }
 
-fn unary_broadcast(w: &mut Work, n: N) -> Option<V> {
+fn broadcast_through(w: &mut Work, n: N) -> Option<V> {
     let node = w.node(n)?;
-    if !elementwise(node.op) || node.operands.len() != 1 {
+    if !elementwise(node.op) {
         return None;
     }
-    let x = w.arg(w.x(n, 0)?, Broadcast::DEF)?;
-    let y = w.again(n, vec![Some(x)])?.first().copied()?;
+    let bare = |o: &Option<V>| o.map(|v| w.arg(v, Broadcast::DEF).unwrap_or(v));
+    let operands: Vec<Option<V>> = node.operands.iter().map(bare).collect();
+    if operands == node.operands {
+        return None;
+    }
+    let y = w.again(n, operands)?.first().copied()?;
     w.like_result(y, n)
 }

@@ -54,7 +54,8 @@ pub fn agree(a: &Func, b: &Func, inputs: &[(&str, &Tensor)]) -> Result<(), Strin
         let tolerance = match x.dtype() {
             rlx_ir::DType::F64 => 1e-7,
             rlx_ir::DType::F32 => 1e-5,
-            d if d.is_float() => 2e-2,
+            rlx_ir::DType::F16 | rlx_ir::DType::BF16 => 2e-2,
+            d if d.is_float() => 0.2,
             _ => 0.0,
         };
         let (xs, ys) = (x.f64s(), y.f64s());

@@ -13,11 +13,11 @@ use rlx_ir::ops::math::{Abs, Exp, Recip, Sigmoid};
 
 pub const RULES: &[Rule] = &[
     Rule {
-        name: "number_right",
-        algebra: "c + x → x + c, c · x → x · c",
+        name: "fixed_right",
+        algebra: "c + x → x + c, c · x → x · c for numbers and params c",
         stage: Stage::Simplify,
         roots: &[Add::DEF, Mul::DEF],
-        apply: Apply::One(number_right),
+        apply: Apply::One(fixed_right),
         samples: &[
             "graph t { input x: f32[3] c = constant() {value: f32[] 0.3} y = mul(c, x) output y = y }",
         ],
@@ -223,9 +223,12 @@ fn is_float(w: &Work, v: V) -> bool {
     w.dtype(v).is_some_and(DType::is_float)
 }
 
-fn number_right(w: &mut Work, n: N) -> Option<V> {
+fn fixed_right(w: &mut Work, n: N) -> Option<V> {
     let (x, y) = w.xy(n)?;
-    w.number(x).filter(|_| w.number(y).is_none())?;
+    let rank = |v: V| (w.number(v).is_some(), w.data(v).is_some() || w.is_param(v));
+    if rank(x) <= rank(y) {
+        return None;
+    }
     // An equal node is this very one, whose operands may stand in either order.
     w.fresh(w.node(n)?.op, Vec::new(), vec![Some(y), Some(x)], Vec::new())?.first().copied()
 }

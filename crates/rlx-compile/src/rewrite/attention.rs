@@ -54,6 +54,18 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
+        name: "causal_mask",
+        algebra: "attention(q, k, v, causal and mask) → attention(q, k, v, mask), causal",
+        stage: Stage::Raise,
+        roots: &[Attention::DEF],
+        apply: Apply::One(causal_mask),
+        samples: &["graph t { dim s <= 9 input q: f32[1, 2, s, 4] input m: bool[1, 1, 1, s] \
+             o = constant() {value: bool[] true} a = broadcast(o) {shape: [s, s]} c = tril(a) b = and(c, m) \
+             y = attention(q, q, q, b) output y = y }"],
+        refuses: &["graph t { dim s <= 9 input q: f32[1, 2, s, 4] o = constant() {value: bool[] true} \
+             a = broadcast(o) {shape: [s, s]} c = tril(a) {k: 1} y = attention(q, q, q, c) output y = y }"],
+    },
+    Rule {
         name: "shared_heads",
         algebra: "attention(q, repeat(k), repeat(v)) → attention(q, k, v)",
         stage: Stage::Raise,
@@ -179,8 +191,8 @@ fn all_see(s: &Dim, t: &Dim) -> bool {
 /// unless every query provably sees something.
 fn with_mask(w: &mut Work, mut s: Scores, mask: V, complement: bool, fill: f64) -> Option<Scores> {
     let (rows, columns) = lengths(w, &s)?;
-    let seen = if complement { w.plain(Not::DEF, &[mask])? } else { mask };
-    if is_causal(w, seen, &rows, &columns) && (fill == f64::NEG_INFINITY || all_see(&rows, &columns)) {
+    let sure = is_causal(w, mask, complement, &rows, &columns);
+    if sure && (fill == f64::NEG_INFINITY || all_see(&rows, &columns)) {
         s.causal = true;
         return Some(s);
     }
@@ -191,16 +203,7 @@ fn with_mask(w: &mut Work, mut s: Scores, mask: V, complement: bool, fill: f64) 
         s.bias.push(w.plain(Select::DEF, &[mask, a, b])?);
         return Some(s);
     }
-    if complement {
-        s.masks.push((mask, true));
-        return Some(s);
-    }
-    for part in conjuncts(w, mask) {
-        match is_causal(w, part, &rows, &columns) {
-            true => s.causal = true,
-            false => s.masks.push((part, false)),
-        }
-    }
+    s.masks.push((mask, complement));
     Some(s)
 }
 
@@ -220,13 +223,15 @@ fn unscaled(w: &Work, v: V, scale: &mut f64, inside: &mut Vec<N>) -> V {
 }
 
 /// Without a multiple and the permutes around it: the scale may stand on either side of them.
-fn operand(w: &mut Work, v: V, scale: &mut f64, inside: &mut Vec<N>) -> Option<V> {
+fn operand(w: &mut Work, v: V, depth: usize, scale: &mut f64, inside: &mut Vec<N>) -> Option<V> {
     let v = unscaled(w, v, scale, inside);
     let views = [Permute::DEF, Reshape::DEF];
-    let Some(m) = views.iter().find_map(|d| w.by(v, d)).filter(|_| w.once(v)) else { return Some(v) };
+    let Some(m) = views.iter().find_map(|d| w.by(v, d)).filter(|_| depth > 0 && w.once(v)) else {
+        return Some(v);
+    };
     let inner = w.x(m, 0)?;
     let (mut s, mut noted) = (1.0, Vec::new());
-    let x = operand(w, inner, &mut s, &mut noted)?;
+    let x = operand(w, inner, depth - 1, &mut s, &mut noted)?;
     if x == inner {
         return Some(v);
     }
@@ -280,7 +285,8 @@ fn raise_attention(w: &mut Work, n: N) -> Option<V> {
         return None;
     }
     let mut scale = s.scale;
-    let (bare_q, bare_k) = (operand(w, q, &mut scale, &mut inside)?, operand(w, k, &mut scale, &mut inside)?);
+    let (bare_q, bare_k) =
+        (operand(w, q, 4, &mut scale, &mut inside)?, operand(w, k, 4, &mut scale, &mut inside)?);
     if !w.closed(n, &inside) || !scale.is_finite() {
         return None;
     }
@@ -332,6 +338,29 @@ fn aligned(w: &mut Work, v: V, nb: usize) -> Option<V> {
     w.reshape(v, &shape)
 }
 
+fn causal_mask(w: &mut Work, n: N) -> Option<V> {
+    let mask = w.x(n, 3)?;
+    let (q, k) = w.xy(n)?;
+    let (s, t) = (w.shape(q)?.get(2)?.clone(), w.shape(k)?.get(2)?.clone());
+    let mut rest = conjuncts(w, mask);
+    let count = rest.len();
+    rest.retain(|m| !is_causal(w, *m, false, &s, &t));
+    if rest.len() == count {
+        return None;
+    }
+    let mut left = None;
+    for m in rest {
+        left = Some(match left {
+            None => m,
+            Some(all) => w.plain(And::DEF, &[all, m])?,
+        });
+    }
+    let mut operands = w.node(n)?.operands.clone();
+    *operands.get_mut(3)? = left;
+    let attrs = Attention { causal: true, ..w.attrs::<Attention>(n)? };
+    w.emit_opt(Attention::DEF, &attrs, operands)
+}
+
 fn shared_heads(w: &mut Work, n: N) -> Option<V> {
     let mut operands = w.node(n)?.operands.clone();
     let (k, v) = (w.x(n, 1)?, w.x(n, 2)?);
@@ -343,8 +372,9 @@ fn shared_heads(w: &mut Work, n: N) -> Option<V> {
 /// What was repeated along the axis, each entry several times in a row.
 fn unrepeated(w: &mut Work, v: V, axis: usize) -> Option<V> {
     if let Some(m) = w.by(v, Permute::DEF) {
-        let p = w.permutation(m)?;
-        let x = unrepeated(w, w.x(m, 0)?, *p.get(axis)?)?;
+        let (p, inner) = (w.permutation(m)?, w.x(m, 0)?);
+        w.arg(inner, Reshape::DEF)?;
+        let x = unrepeated(w, inner, *p.get(axis)?)?;
         return w.permute(x, &p);
     }
     let b = w.arg(v, Reshape::DEF)?;

@@ -63,17 +63,31 @@ impl Work {
     }
 
     /// The one number that a value holds everywhere, if it is known.
-    pub fn number(&self, v: V) -> Option<f64> {
-        let (n, _) = self.def(v)?;
-        let node = self.node(n)?;
-        if std::ptr::eq(node.op, Broadcast::DEF) || std::ptr::eq(node.op, Reshape::DEF) {
-            return self.number(self.x(n, 0)?);
-        }
-        match node.attrs.first()? {
-            AttrValue::Tensor(t) if std::ptr::eq(node.op, Constant::DEF) && t.len() == 1 => {
-                t.to_f64s()?.first().copied()
+    pub fn number(&self, mut v: V) -> Option<f64> {
+        // Views of a number are merged as they are met, so more than a few are views of something else.
+        for _ in 0..4 {
+            let (n, _) = self.def(v)?;
+            let node = self.node(n)?;
+            if std::ptr::eq(node.op, Broadcast::DEF) || std::ptr::eq(node.op, Reshape::DEF) {
+                v = self.x(n, 0)?;
+                continue;
             }
-            _ => None,
+            return match node.attrs.first()? {
+                AttrValue::Tensor(t) if std::ptr::eq(node.op, Constant::DEF) && t.len() == 1 => {
+                    t.to_f64s()?.first().copied()
+                }
+                _ => None,
+            };
+        }
+        None
+    }
+
+    /// The same for a number that becomes an attribute: of those that the dtype does not tell apart, the shortest.
+    pub fn decimal(&self, v: V) -> Option<f64> {
+        let c = self.number(v)?;
+        match self.dtype(v)? {
+            DType::F32 => (c as f32).to_string().parse().ok(),
+            _ => Some(c),
         }
     }
 
@@ -84,11 +98,6 @@ impl Work {
             Some(c) => Some((x, c)),
             None => self.number(x).map(|c| (y, c)),
         }
-    }
-
-    /// The same for a value that is an application of the op.
-    pub fn op_number(&self, v: V, op: &'static OpDef) -> Option<(V, f64)> {
-        self.with_number(self.by(v, op)?)
     }
 
     /// Whether the value is that number everywhere, to the precision of constants.

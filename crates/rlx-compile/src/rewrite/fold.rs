@@ -113,6 +113,9 @@ fn fold(w: &mut Work, n: N) -> Option<V> {
     if iota && !elementwise(op) {
         return None;
     }
+    if !w.may_fold(elements(w, y)?) {
+        return None;
+    }
     let f = alone(w, n)?;
     let options = Options { rounding: Rounding::Declared, max_steps: 10_000 };
     let (_, value) = eval(&f, &[], &options).ok()?.pop()?;

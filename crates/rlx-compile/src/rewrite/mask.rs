@@ -162,15 +162,17 @@ fn inner(w: &Work, mut v: V) -> V {
     v
 }
 
-/// Whether the mask holds exactly where a causal query sees: j <= i + t − s, for masks of `[.., s, t]`.
-pub fn is_causal(w: &Work, mask: V, s: &Dim, t: &Dim) -> bool {
+/// Whether the mask (or its complement) holds exactly where a causal query sees: j <= i + t − s, for masks of
+/// `[.., s, t]`.
+pub fn is_causal(w: &Work, mask: V, complement: bool, s: &Dim, t: &Dim) -> bool {
     if !last_two(w, mask, s, t) {
         return false;
     }
     if let Some(data) = w.data(mask).and_then(|t| t.to_f64s()) {
-        return triangular(&data, s, t, |x| x != 0.0);
+        return triangular(&data, s, t, |x| (x != 0.0) != complement);
     }
-    half(w, mask, DEPTH).is_some_and(|a| (a.row, a.column) == (1, -1) && a.at.unify(&(t - s)).is_some())
+    let half = half(w, mask, DEPTH).map(|a| if complement { a.complement() } else { a });
+    half.is_some_and(|a| (a.row, a.column) == (1, -1) && a.at.unify(&(t - s)).is_some())
 }
 
 /// Whether the data, one matrix, `see` exactly what a causal query does.

@@ -121,7 +121,8 @@ fn raise_norm(w: &mut Work, n: N) -> Option<V> {
 
 /// d / √e as a norm.
 fn normalised(w: &mut Work, n: N, d: V, e: V, mut inside: Vec<N>) -> Option<V> {
-    let (v, eps) = w.op_number(e, Add::DEF)?;
+    let (a, b) = w.args(e, Add::DEF)?;
+    let (v, eps) = if let Some(eps) = w.decimal(b) { (a, eps) } else { (b, w.decimal(a)?) };
     if !(0.0..=0.1).contains(&eps) {
         return None;
     }

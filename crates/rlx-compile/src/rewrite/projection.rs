@@ -94,14 +94,17 @@ fn merge_projections(w: &mut Work, n: N) -> Option<V> {
     let biased = parts.iter().all(|p| p.1.bias.is_some());
     let order = queries_first(&parts.iter().map(|p| p.1.width.clone()).collect::<Vec<_>>());
     let order: Vec<usize> = order.unwrap_or_else(|| (0..parts.len()).collect());
+    // Weights that PyTorch keeps as [n, k] are joined as they are, and turned together.
+    let turned = parts.iter().all(|p| p.1.axis == 1);
     let mut weights = Vec::new();
     let mut biases = Vec::new();
     for i in &order {
         let p = &parts.get(*i)?.1;
-        weights.push(w.permute(p.w, if p.axis == 0 { &[0, 1] } else { &[1, 0] })?);
+        weights.push(w.permute(p.w, if turned || p.axis == 0 { &[0, 1] } else { &[1, 0] })?);
         biases.extend(p.bias.filter(|_| biased));
     }
-    let weight = w.emit(Concat::DEF, &Concat { axis: 1 }, &weights)?;
+    let joined = w.emit(Concat::DEF, &Concat { axis: !turned as i64 }, &weights)?;
+    let weight = w.permute(joined, if turned { &[1, 0] } else { &[0, 1] })?;
     let bias = if biased { Some(w.emit(Concat::DEF, &Concat { axis: 0 }, &biases)?) } else { None };
     let widths: Vec<Dim> = order.iter().filter_map(|i| parts.get(*i).map(|p| p.1.width.clone())).collect();
     let made = match widths.as_slice() {

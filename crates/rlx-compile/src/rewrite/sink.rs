@@ -3,7 +3,10 @@
 use super::build::{elementwise, inverse};
 use super::work::{N, V, Work};
 use super::{Apply, Rule, Stage};
+use rlx_ir::attr::AttrValue;
+use rlx_ir::ops::softmax::{LogSoftmax, Softmax};
 use rlx_ir::ops::views::{Broadcast, Permute, Reshape};
+use rlx_ir::types::resolve_axis;
 
 pub const RULES: &[Rule] = &[
     Rule {
@@ -31,6 +34,20 @@ pub const RULES: &[Rule] = &[
         refuses: &[
             "graph t { input x: f32[2, 3, 4] input b: f32[6] a = reshape(x) {shape: [4, 6]} c = add(a, b) \
              y = reshape(c) {shape: [2, 3, 4]} output y = y }",
+        ],
+    },
+    Rule {
+        name: "softmax_reshaped",
+        algebra: "softmax(reshape(x)) → reshape(softmax(x)), where the last axis stays",
+        stage: Stage::Simplify,
+        roots: &[Softmax::DEF, LogSoftmax::DEF],
+        apply: Apply::One(softmax_reshaped),
+        samples: &[
+            "graph t { input x: f32[2, 3, 4] a = reshape(x) {shape: [6, 4]} y = softmax(a) output y = y }",
+        ],
+        refuses: &[
+            "graph t { input x: f32[2, 3, 4] a = reshape(x) {shape: [6, 4]} y = softmax(a) {axis: 0} \
+             output y = y }",
         ],
     },
     Rule {
@@ -123,6 +140,22 @@ fn first_reshaped(w: &Work, v: V, depth: usize) -> Option<(V, V)> {
         .flatten()
         .filter(|o| w.rank(**o) > Some(1))
         .find_map(|o| first_reshaped(w, *o, depth - 1))
+}
+
+fn softmax_reshaped(w: &mut Work, n: N) -> Option<V> {
+    let flat = w.x(n, 0)?;
+    let x = w.arg(flat, Reshape::DEF)?;
+    let (from, to) = (w.shape(x)?, w.shape(flat)?.clone());
+    let axis = match w.node(n)?.attrs.first()? {
+        AttrValue::Int(axis) => resolve_axis(*axis, to.len()).ok()?,
+        _ => return None,
+    };
+    if axis + 1 != to.len() || from.last() != to.last() {
+        return None;
+    }
+    let (op, last) = (w.node(n)?.op, from.len() as i64 - 1);
+    let y = w.apply(op, vec![AttrValue::Int(last)], vec![Some(x)], Vec::new())?.first().copied()?;
+    w.reshape(y, &to)
 }
 
 fn broadcast_through(w: &mut Work, n: N) -> Option<V> {

@@ -130,6 +130,17 @@ pub const RULES: &[Rule] = &[
              output y = y output a = a }"],
     },
     Rule {
+        name: "slice_reshape",
+        algebra: "reshape(x)[part] → reshape(x[part]), where the reshape only adds or drops axes of size 1",
+        stage: Stage::Simplify,
+        roots: &[Slice::DEF],
+        apply: Apply::One(slice_reshape),
+        samples: &["graph t { input x: f32[5, 4] a = reshape(x) {shape: [1, 5, 1, 4]} \
+             y = slice(a) {start: [0, 1, 0, 0], stop: [1, 3, 1, 4], step: [1, 1, 1, 2]} output y = y }"],
+        refuses: &["graph t { input x: f32[5, 4] a = reshape(x) {shape: [4, 5]} \
+             y = slice(a) {start: [0, 1], stop: [1, 3], step: [1, 1]} output y = y }"],
+    },
+    Rule {
         name: "concat_slices",
         algebra: "concat(x[a..b], x[b..c]) → x[a..c]",
         stage: Stage::Simplify,
@@ -288,6 +299,37 @@ fn slice_unary(w: &mut Work, n: N) -> Option<V> {
     let x = w.x(m, 0)?;
     let part = w.again(n, vec![Some(x)])?.first().copied()?;
     w.again(m, vec![Some(part)])?.first().copied()
+}
+
+fn slice_reshape(w: &mut Work, n: N) -> Option<V> {
+    let view = w.x(n, 0)?;
+    let x = w.arg(view, Reshape::DEF)?;
+    let (from, to, a) = (w.shape(x)?, w.shape(view)?, w.attrs::<Slice>(n)?);
+    // The long axes, which are the same on both sides; those of size 1 must be taken whole.
+    let mut long = Vec::new();
+    for (i, d) in to.iter().enumerate() {
+        match d.is(1) {
+            true if a.start.get(i)?.is(0) && a.stop.get(i)?.is(1) => {}
+            true => return None,
+            false => long.push(i),
+        }
+    }
+    let mut long = long.into_iter();
+    let mut out = Slice { start: Dims(vec![]), stop: Dims(from.clone()), step: vec![] };
+    for (k, d) in from.iter().enumerate() {
+        let i = if d.is(1) { None } else { Some(long.next().filter(|i| to.get(*i) == Some(d))?) };
+        out.start.0.push(i.map_or(Some(Dim::constant(0)), |i| a.start.get(i).cloned())?);
+        out.step.push(i.map_or(Some(1), |i| a.step.get(i).copied())?);
+        if let Some(i) = i {
+            *out.stop.0.get_mut(k)? = a.stop.get(i)?.clone();
+        }
+    }
+    if long.next().is_some() {
+        return None;
+    }
+    let shape = w.shape(w.y(n)?)?.clone();
+    let part = w.emit(Slice::DEF, &out, &[x])?;
+    w.reshape(part, &shape)
 }
 
 fn concat_slices(w: &mut Work, n: N) -> Option<V> {

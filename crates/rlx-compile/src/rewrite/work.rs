@@ -49,6 +49,8 @@ pub struct Work {
     equal: HashMap<u64, Vec<N>>,
     /// Where new nodes are noted as coming from.
     loc: Loc,
+    /// How many elements may still be folded: a graph that is nothing but constants is left to its run.
+    foldable: i64,
 }
 
 /// Ops whose operands may change places without changing a bit of the result.
@@ -101,6 +103,7 @@ impl Work {
             queue: VecDeque::new(),
             equal: HashMap::with_capacity(f.nodes.len()),
             loc: Loc::Unknown,
+            foldable: 1 << 22,
         };
         for i in &f.values {
             let def = match i.def {
@@ -400,6 +403,12 @@ impl Work {
                 stack.extend(self.def(v).map(|d| d.0));
             }
         }
+    }
+
+    /// Counts elements that are to be folded; whether they may be.
+    pub(super) fn may_fold(&mut self, elements: i64) -> bool {
+        self.foldable -= elements.max(1);
+        self.foldable >= 0
     }
 
     pub(super) fn set_regions(&mut self, n: N, regions: Vec<Arc<Func>>) {

@@ -176,3 +176,28 @@ fn loops_and_branches_are_rewritten_inside() {
     assert_eq!(r.nodes[0].regions[0].nodes.len(), 1, "{}", text::print(&r));
     assert_eq!(r.nodes[1].regions[0].nodes.len(), 0);
 }
+
+/// Long chains neither exhaust the stack nor take quadratic time.
+#[test]
+fn large_graphs_are_rewritten() {
+    let chains: [fn(rlx_ir::Var<'_>, usize) -> rlx_ir::Var<'_>; 4] = [
+        |x, i| (x + 0.5) * (1.0 + i as f64 * 1e-9),
+        |x, i| if i % 2 == 0 { x.reshape([6]) } else { x.reshape([2, 3]) },
+        |x, i| if i % 2 == 0 { x.permute(vec![1i64, 0]).reshape([2, 3]) } else { x.sin() - x },
+        |x, _| -(-(x * 1.0)),
+    ];
+    for (k, chain) in chains.iter().enumerate() {
+        let g = rlx_ir::Graph::new("large");
+        {
+            let mut x = g.input("x", DType::F64, [2, 3]);
+            for i in 0..10_000 {
+                x = chain(x, i);
+            }
+            g.output("y", x);
+        }
+        let f = g.finish().unwrap();
+        let r = rewrite(&f, &Default::default()).unwrap().func;
+        rlx_ir::verify::verify(&r).unwrap();
+        agree(&f, &r, &refs(&data(&f, k as u64))).unwrap();
+    }
+}

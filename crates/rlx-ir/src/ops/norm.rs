@@ -116,6 +116,7 @@ ops! {
         let (axes, dtype) = (last(a.axes), c.x(0).dtype());
         let [x, dy] = c.xs().map(Var::wide);
         let d = x - x.mean(axes.clone(), true);
+        let d = d - d.mean(axes.clone(), true);
         let r = (d.square().mean(axes.clone(), true) + a.eps).rsqrt();
         let n = d * r;
         let g = affine(dy, c.opt(2), None);

@@ -72,7 +72,15 @@ const ROUNDS: usize = 20;
 /// Stores what it gets.
 struct Store(rlx_simd::mem::Ptr<f32>, usize);
 impl Sink for Store {
-    unsafe fn block(&self, _: usize, _: usize, rows: Range<usize>, cols: Range<usize>, acc: *mut f32, stride: usize) {
+    unsafe fn block(
+        &self,
+        _: usize,
+        _: usize,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        acc: *mut f32,
+        stride: usize,
+    ) {
         for (i, r) in rows.enumerate() {
             // SAFETY: the output has every row.
             unsafe {

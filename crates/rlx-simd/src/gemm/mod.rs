@@ -17,7 +17,7 @@ mod vector;
 use crate::level::Level;
 use crate::mem::{Scratch, ScratchSize};
 use crate::pool::Pool;
-use micro::{Args, KC, Kind, LDA, Shape};
+use micro::{Ahead, Args, KC, Kind, LDA, Shape};
 pub use pack::PackedB;
 use plan::{Pieces, Plan, Size, TAG};
 use std::ops::Range;
@@ -162,7 +162,8 @@ impl Gemm<'_> {
             Out::Direct { .. } => (false, false),
             Out::Sink { whole_rows, .. } => (true, whole_rows),
         };
-        let (pieces, shared) = Plan::scratch(micro::shape(self.level, self.kind()), self.size(sink, whole_rows));
+        let (pieces, shared) =
+            Plan::scratch(micro::shape(self.level, self.kind()), self.size(sink, whole_rows));
         ScratchSize { each: pieces.bytes(), shared: shared * size_of::<f32>() }
     }
 
@@ -195,8 +196,10 @@ impl Gemm<'_> {
     }
 }
 
-/// Steps of k that B is fetched ahead when it is read only once.
-const AHEAD: usize = 32;
+/// Steps of k, over the panels read at once, that B is fetched ahead when few rows use it.
+const AHEAD: usize = 64;
+/// Streams in which the next block of B is fetched meanwhile when one call has all rows.
+const STREAMS: usize = 4;
 
 /// A product under way.
 struct Run<'a> {
@@ -391,6 +394,12 @@ impl Run<'_> {
                         let k0 = ks.start + span.start;
                         let (b, panel) = self.b(task, p, count, k0..k0 + span.len(), b_own);
                         let half = cols.len() * 2 <= width;
+                        let next = match i + 1 < steps.count() {
+                            true => b.wrapping_add(self.kind.steps(span.len()) * width),
+                            false => b
+                                .wrapping_sub(self.kind.steps(span.start) * width)
+                                .wrapping_add(count * panel),
+                        };
                         let args = Args {
                             k: span.len(),
                             a: a.add(i * rows.len() * LDA),
@@ -399,10 +408,7 @@ impl Run<'_> {
                             c,
                             ldc,
                             accumulate: k0 > 0,
-                            ahead: match i + 1 < steps.count() {
-                                true => b.wrapping_add(self.kind.steps(span.len()) * width),
-                                false => b.wrapping_sub(self.kind.steps(span.start) * width).wrapping_add(count * panel),
-                            },
+                            ahead: Ahead { b: next, mask: 0, apart: 0, shift: 0 },
                         };
                         self.row_panels(rows.len(), if half { 1 } else { 2 * count }, args);
                     }
@@ -459,8 +465,19 @@ impl Run<'_> {
     unsafe fn row_panels(&self, rows: usize, regs: usize, mut args: Args) {
         let count = rows.div_ceil(self.shape.rows).max(1);
         let (low, more) = (rows / count, rows % count);
-        if count == 1 {
-            args.ahead = args.b.wrapping_add(AHEAD * self.shape.width);
+        let steps = self.kind.steps(args.k);
+        // Spread over as many calls as make a power of two; the others fetch what they have.
+        let mut spread = 1usize << count.ilog2();
+        args.ahead.shift = count.ilog2();
+        if regs == 2 && count == 1 {
+            args.ahead = Ahead {
+                mask: STREAMS - 1,
+                apart: steps / STREAMS * self.shape.width,
+                shift: STREAMS.ilog2(),
+                ..args.ahead
+            };
+        } else if count == 1 {
+            args.ahead.b = args.b.wrapping_add(AHEAD / (regs / 2).max(1) * self.shape.width);
         }
         for (height, count) in [(low + 1, more), (low, count - more)] {
             if count == 0 {
@@ -471,7 +488,11 @@ impl Run<'_> {
                 // SAFETY: the caller has all rows of A and C.
                 unsafe {
                     kernel(&args);
-                    args.ahead = args.b;
+                    spread = spread.saturating_sub(1);
+                    args.ahead.b = match spread {
+                        1.. => args.ahead.b.wrapping_add((steps >> args.ahead.shift) * self.shape.width),
+                        0 => args.b,
+                    };
                     args.a = args.a.add(height * LDA);
                     args.c = args.c.offset(height as isize * args.ldc);
                 }

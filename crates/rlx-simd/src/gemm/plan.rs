@@ -4,7 +4,7 @@ use super::PackKind;
 use super::micro::{KC, LDA, Shape};
 
 /// Floats of packed A that a task keeps in the L2 cache.
-const A_FLOATS: usize = 256 * LDA;
+const A_FLOATS: usize = 192 * LDA;
 /// The longest run of k for which A is packed at once; rounded to whole blocks of [`KC`].
 const K_LONG: usize = 3 * KC;
 /// Floats of finished C that a sink with whole rows gets at once.

@@ -21,7 +21,8 @@ pub(super) struct Args {
     pub a: *const f32,
     /// The first panel of B: f32, or pairs of bf16 in the size of an f32.
     pub b: *const f32,
-    /// Floats from one panel to the next.
+    /// Floats from one row of B to the next, and from one panel to the next.
+    pub step: isize,
     pub panel: usize,
     /// The first element of C, and the floats from one row to the next.
     pub c: *mut f32,
@@ -39,7 +40,7 @@ pub(super) struct Ahead {
     pub b: *const f32,
     /// One less than the number of streams, a power of two, and the floats from one to the next.
     pub mask: usize,
-    pub apart: usize,
+    pub apart: isize,
     /// Every stream goes on by one row in 2^shift steps.
     pub shift: u32,
 }
@@ -47,7 +48,9 @@ pub(super) struct Ahead {
 impl Ahead {
     #[inline(always)]
     fn fetch<V: Vector, const N: usize>(&self, x: &Args, step: usize) {
-        let row = self.b.wrapping_add((step & self.mask) * self.apart + (step >> self.shift) * 2 * V::LANES);
+        let row = self.b.wrapping_offset(
+            (step & self.mask) as isize * self.apart + (step >> self.shift) as isize * x.step,
+        );
         for v in 0..N {
             // SAFETY: any address may be fetched.
             unsafe { V::prefetch(row.wrapping_add(at::<V>(x, v))) }
@@ -175,7 +178,7 @@ unsafe fn product<V: Vector, const R: usize, const N: usize>(x: &Args) {
                 }
             }
             a = a.add(1);
-            b = b.add(2 * V::LANES);
+            b = b.wrapping_offset(x.step);
         }
         store_c(x, &acc);
     }
@@ -204,7 +207,7 @@ unsafe fn product_widen<V: Vector, const R: usize, const N: usize>(x: &Args) {
                 }
             }
             a = a.add(2);
-            b = b.add(2 * V::LANES);
+            b = b.wrapping_offset(x.step);
         }
         store_c(x, &acc);
     }
@@ -262,7 +265,7 @@ mod avx512 {
                     }
                 }
                 a = a.add(1);
-                b = b.add(32);
+                b = b.wrapping_offset(x.step);
             }
             store_c(x, &acc);
         }

@@ -201,6 +201,9 @@ const AHEAD: usize = 64;
 /// Streams in which the next block of B is fetched meanwhile when one call has all rows.
 const STREAMS: usize = 4;
 
+/// Floats of B that stay in the cache while they are read again and again with gaps between the rows.
+const IN_PLACE: usize = 16 * 1024;
+
 /// A product under way.
 struct Run<'a> {
     gemm: &'a Gemm<'a>,
@@ -392,18 +395,20 @@ impl Run<'_> {
                     for i in 0..steps.count() {
                         let span = steps.range(i);
                         let k0 = ks.start + span.start;
-                        let (b, panel) = self.b(task, p, count, k0..k0 + span.len(), b_own);
                         let half = cols.len() * 2 <= width;
+                        let (b, step, panel) = self.b(task, p, count, whole, k0..k0 + span.len(), b_own);
                         let next = match i + 1 < steps.count() {
-                            true => b.wrapping_add(self.kind.steps(span.len()) * width),
-                            false => b
-                                .wrapping_sub(self.kind.steps(span.start) * width)
-                                .wrapping_add(count * panel),
+                            true => b.wrapping_offset(self.kind.steps(span.len()) as isize * step),
+                            false => {
+                                let back = self.kind.steps(span.start) as isize * step;
+                                b.wrapping_offset(-back).wrapping_add(count * panel)
+                            }
                         };
                         let args = Args {
                             k: span.len(),
                             a: a.add(i * rows.len() * LDA),
                             b,
+                            step,
                             panel,
                             c,
                             ldc,
@@ -429,36 +434,56 @@ impl Run<'_> {
         }
     }
 
-    /// B from row `ks.start` of a panel on, and the distance to the next panel; packed into `own` if it is nowhere else.
+    /// B from row `ks.start` of a panel on, and the distances to the next row and the next panel: where it is, if the kernel
+    /// can read it there; else packed into `own`.
     unsafe fn b(
         &self,
         task: &Task,
         p: usize,
         count: usize,
+        whole: bool,
         ks: Range<usize>,
         own: *mut f32,
-    ) -> (*const f32, usize) {
+    ) -> (*const f32, isize, usize) {
         let (width, k) = (self.shape.width, self.gemm.k);
         // SAFETY: a packed B has all panels; the shared scratch has those of the tasks; `own` has room for the rows.
         unsafe {
             match self.gemm.b {
                 B::Packed(packed) => {
                     let panel = pack::panel_floats(self.shape, packed.kind(), k);
-                    (packed.ptr().add(p * panel + packed.kind().steps(ks.start) * width), panel)
+                    (
+                        packed.ptr().add(p * panel + packed.kind().steps(ks.start) * width),
+                        width as isize,
+                        panel,
+                    )
                 }
                 B::Strided { .. } if self.plan.pack_first => {
                     let shared = self.scratch.shared::<f32>(0).cast_const();
-                    (shared.add((p - task.first_shared) * width * k + ks.start * width), width * k)
+                    (
+                        shared.add((p - task.first_shared) * width * k + ks.start * width),
+                        width as isize,
+                        width * k,
+                    )
+                }
+                B::Strided { ptr, strides: [step, 1] } if whole && self.reads_in_place(step) => {
+                    let at = ks.start as isize * step + (p * width) as isize;
+                    (ptr.offset(self.offsets(task.batch).b + at), step, width)
                 }
                 B::Strided { .. } => {
                     let panel = width * ks.len();
                     for i in 0..count {
                         self.pack_panel(task.batch, p + i, ks.clone(), own.add(i * panel));
                     }
-                    (own, panel)
+                    (own, width as isize, panel)
                 }
             }
         }
+    }
+
+    /// Whether rows of B at such a distance are best read where they are: when few rows use them, or when all of them stay
+    /// in the cache.
+    fn reads_in_place(&self, step: isize) -> bool {
+        self.gemm.m <= self.shape.quad || step.unsigned_abs().saturating_mul(self.gemm.k) <= IN_PLACE
     }
 
     /// Calls the micro-kernel for all rows of a block, in panels of nearly one height.
@@ -472,12 +497,12 @@ impl Run<'_> {
         if regs == 2 && count == 1 {
             args.ahead = Ahead {
                 mask: STREAMS - 1,
-                apart: steps / STREAMS * self.shape.width,
+                apart: (steps / STREAMS) as isize * args.step,
                 shift: STREAMS.ilog2(),
                 ..args.ahead
             };
         } else if count == 1 {
-            args.ahead.b = args.b.wrapping_add(AHEAD / (regs / 2).max(1) * self.shape.width);
+            args.ahead.b = args.b.wrapping_offset((AHEAD / (regs / 2).max(1)) as isize * args.step);
         }
         for (height, count) in [(low + 1, more), (low, count - more)] {
             if count == 0 {
@@ -490,7 +515,7 @@ impl Run<'_> {
                     kernel(&args);
                     spread = spread.saturating_sub(1);
                     args.ahead.b = match spread {
-                        1.. => args.ahead.b.wrapping_add((steps >> args.ahead.shift) * self.shape.width),
+                        1.. => args.ahead.b.wrapping_offset((steps >> args.ahead.shift) as isize * args.step),
                         0 => args.b,
                     };
                     args.a = args.a.add(height * LDA);

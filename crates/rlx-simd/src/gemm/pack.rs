@@ -242,10 +242,9 @@ pub(super) unsafe fn copy(
 ) {
     let ([row, col], [rows, cols]) = (strides, size);
     if col == 1 || cols <= 1 {
-        for r in 0..rows {
-            // SAFETY: the caller has both blocks.
-            unsafe { dst.add(r * stride).copy_from_nonoverlapping(src.offset(r as isize * row), cols) }
-        }
+        each_level!(level, _FMA, copy_rows => (
+            src: *const f32, row: isize, rows: usize, cols: usize, dst: *mut f32, stride: usize,
+        ));
         return;
     }
     #[cfg(target_arch = "x86_64")]
@@ -256,6 +255,27 @@ pub(super) unsafe fn copy(
     each_level!(level, _FMA, gather => (
         src: *const f32, row: isize, col: isize, rows: usize, cols: usize, dst: *mut f32, stride: usize,
     ));
+}
+
+/// Rows are often only a few vectors long: too short for a call of `memcpy`.
+#[inline(always)]
+unsafe fn copy_rows(src: *const f32, row: isize, rows: usize, cols: usize, dst: *mut f32, stride: usize) {
+    const PIECE: usize = 16;
+    for r in 0..rows {
+        // SAFETY: the caller has both blocks.
+        unsafe {
+            let (src, dst) = (src.offset(r as isize * row), dst.add(r * stride));
+            let whole = cols / PIECE * PIECE;
+            for c in (0..whole).step_by(PIECE) {
+                dst.add(c)
+                    .cast::<[f32; PIECE]>()
+                    .write_unaligned(src.add(c).cast::<[f32; PIECE]>().read_unaligned());
+            }
+            for c in whole..cols {
+                *dst.add(c) = *src.add(c);
+            }
+        }
+    }
 }
 
 /// The block in squares, so that neither side runs through more cache lines than stay at hand.

@@ -21,6 +21,7 @@ use micro::{Ahead, Args, KC, Kind, LDA, Shape};
 pub use pack::PackedB;
 use plan::{Pieces, Plan, Size, TAG};
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How the elements of a packed B are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -204,6 +205,9 @@ const STREAMS: usize = 4;
 /// Floats of B that stay in the cache while they are read again and again with gaps between the rows.
 const IN_PLACE: usize = 16 * 1024;
 
+/// The most blocks of rows that the workers choose from; more are taken in order.
+const GROUPS: usize = 64;
+
 /// A product under way.
 struct Run<'a> {
     gemm: &'a Gemm<'a>,
@@ -261,8 +265,21 @@ impl Run<'_> {
     unsafe fn tasks(&self, pool: &Pool, batches: Range<usize>, panels: Range<usize>) {
         let across = panels.len().div_ceil(self.plan.panels).max(1);
         let rows = self.plan.rows.count();
-        pool.run(batches.len() * rows * across, |i, worker| {
-            let (by_rows, col) = (i / across, i % across);
+        let groups = batches.len() * rows;
+        // Each worker begins with rows of its own, for which it packs A once, and then helps the others.
+        let taken = [const { AtomicUsize::new(0) }; GROUPS];
+        let pick = |i: usize, worker: usize| {
+            let start = worker * groups / pool.threads();
+            let mut free = (0..groups).map(|g| (start + g) % groups).filter_map(|g| {
+                let col = taken.get(g)?.fetch_add(1, Ordering::Relaxed);
+                (col < across).then_some((g, col))
+            });
+            // There is always one: there are as many calls as tasks, and every call takes one.
+            free.next().unwrap_or((i / across, i % across))
+        };
+        let grouped = across > 1 && (2..=GROUPS).contains(&groups);
+        pool.run(groups * across, |i, worker| {
+            let (by_rows, col) = if grouped { pick(i, worker) } else { (i / across, i % across) };
             let start = panels.start + col * self.plan.panels;
             let task = Task {
                 batch: batches.start + by_rows / rows,

@@ -90,7 +90,13 @@ impl Plan {
             let share = size.m.div_ceil((2 * threads).div_ceil(size.batches.max(1)));
             most = most.min(share.next_multiple_of(shape.rows));
         }
-        let rows = Cut::new(size.m, size.m.div_ceil(most), 1);
+        let mut blocks = size.m.div_ceil(most);
+        if !size.loose_b || pack_first {
+            // Blocks of rows for every thread, so that each packs its own.
+            let each = threads.div_ceil(size.batches.max(1)).min(size.m / (2 * shape.rows));
+            blocks = blocks.next_multiple_of(each.max(1));
+        }
+        let rows = Cut::new(size.m, blocks, 1);
         let panels = size.n.div_ceil(shape.width);
         let shared = match pack_first && !size.whole_rows {
             true => Cut::new(panels, (panels * shape.width * size.k).div_ceil(B_FLOATS), 1),

@@ -17,7 +17,7 @@ mod vector;
 use crate::level::Level;
 use crate::mem::{Scratch, ScratchSize};
 use crate::pool::Pool;
-use micro::{Ahead, Args, KC, Kind, LDA, Shape};
+use micro::{Ahead, Args, Kind, LDA, Shape};
 pub use pack::PackedB;
 use plan::{Pieces, Plan, Size, TAG};
 use std::ops::Range;
@@ -231,6 +231,16 @@ struct Task {
     first_shared: usize,
 }
 
+/// Panels that one call of the micro-kernel takes.
+struct Group {
+    /// The first, and how many.
+    p: usize,
+    count: usize,
+    cols: Range<usize>,
+    /// No column is missing.
+    whole: bool,
+}
+
 /// What the packed A of a worker holds: batch, block of rows, piece of k.
 type Tag = [usize; 3];
 const NOTHING: Tag = [usize::MAX; 3];
@@ -324,7 +334,7 @@ impl Run<'_> {
         });
     }
 
-    /// Packs a block of A, unless the worker still has it: blocks of [`KC`] columns, each rows at a distance of [`LDA`].
+    /// Packs a block of A, unless the worker still has it: blocks of [`micro::KC`] columns, each rows at a distance of [`LDA`].
     unsafe fn pack_a(
         &self,
         worker: usize,
@@ -378,10 +388,7 @@ impl Run<'_> {
         let own_cols = (task.panels.len() * width).min(plan.sink_cols.next_multiple_of(width));
         for long in 0..pieces {
             let ks = plan.long.range(long);
-            let steps = plan::Cut {
-                len: ks.len(),
-                each: ks.len().div_ceil(ks.len().div_ceil(KC).max(1)).next_multiple_of(16).max(16),
-            };
+            let steps = Plan::steps(ks.len());
             // SAFETY: as above.
             let a = unsafe { self.pack_a(worker, task, long, &rows, steps) };
             let mut p = task.panels.start;
@@ -391,52 +398,11 @@ impl Run<'_> {
                 let full = self.cols(p + at_once - 1).len() == width && p + at_once <= task.panels.end;
                 let count = if full { at_once } else { 1 };
                 let cols = self.cols(p).start..self.cols(p + count - 1).end;
-                let whole = cols.len() == count * width;
-                // SAFETY: the caller of `run` has the output; the scratch of C has room for the block.
-                let (c, ldc) = unsafe {
-                    match self.out {
-                        Out::Direct { ptr, row_stride } if whole => {
-                            let at = rows.start as isize * row_stride + cols.start as isize;
-                            (ptr.offset(self.offsets(task.batch).c + at), row_stride)
-                        }
-                        Out::Direct { .. } => (c_own, width as isize),
-                        Out::Sink { .. } => (c_own.add((p - waiting) * width), own_cols as isize),
-                    }
-                };
-                let edge = !whole && matches!(self.out, Out::Direct { .. });
-                // SAFETY: as above.
+                let group = Group { p, count, cols: cols.clone(), whole: cols.len() == count * width };
+                // SAFETY: the scratch of C has room for the rows and the columns that wait; the rest is as above.
                 unsafe {
-                    if edge && long > 0 {
-                        self.copy_edge(task, &rows, &cols, c, true);
-                    }
-                    for i in 0..steps.count() {
-                        let span = steps.range(i);
-                        let k0 = ks.start + span.start;
-                        let half = cols.len() * 2 <= width;
-                        let (b, step, panel) = self.b(task, p, count, whole, k0..k0 + span.len(), b_own);
-                        let next = match i + 1 < steps.count() {
-                            true => b.wrapping_offset(self.kind.steps(span.len()) as isize * step),
-                            false => {
-                                let back = self.kind.steps(span.start) as isize * step;
-                                b.wrapping_offset(-back).wrapping_add(count * panel)
-                            }
-                        };
-                        let args = Args {
-                            k: span.len(),
-                            a: a.add(i * rows.len() * LDA),
-                            b,
-                            step,
-                            panel,
-                            c,
-                            ldc,
-                            accumulate: k0 > 0,
-                            ahead: Ahead { b: next, mask: 0, apart: 0, shift: 0 },
-                        };
-                        self.row_panels(rows.len(), if half { 1 } else { 2 * count }, args);
-                    }
-                    if edge {
-                        self.copy_edge(task, &rows, &cols, c, false);
-                    }
+                    let own = (b_own, c_own.add((p - waiting) * width), own_cols);
+                    self.group(task, &rows, ks.clone(), a, &group, own);
                 }
                 p += count;
                 let Out::Sink { sink, .. } = self.out else { continue };
@@ -451,14 +417,69 @@ impl Run<'_> {
         }
     }
 
+    /// Some panels with all rows and a long piece of k; `own` is scratch for B, and for C with its row stride.
+    unsafe fn group(
+        &self,
+        task: &Task,
+        rows: &Range<usize>,
+        ks: Range<usize>,
+        a: *const f32,
+        group: &Group,
+        (b_own, c_own, own_cols): (*mut f32, *mut f32, usize),
+    ) {
+        let (width, steps) = (self.shape.width, Plan::steps(ks.len()));
+        let Group { count, ref cols, whole, .. } = *group;
+        // SAFETY: the caller of `run` has the output; the caller has the scratch and packed A.
+        unsafe {
+            let (c, ldc) = match self.out {
+                Out::Direct { ptr, row_stride } if whole => {
+                    let at = rows.start as isize * row_stride + cols.start as isize;
+                    (ptr.offset(self.offsets(task.batch).c + at), row_stride)
+                }
+                Out::Direct { .. } => (c_own, width as isize),
+                Out::Sink { .. } => (c_own, own_cols as isize),
+            };
+            let edge = !whole && matches!(self.out, Out::Direct { .. });
+            if edge && ks.start > 0 {
+                self.copy_edge(task, rows, cols, c, true);
+            }
+            for i in 0..steps.count() {
+                let span = steps.range(i);
+                let k0 = ks.start + span.start;
+                let half = cols.len() * 2 <= width;
+                let (b, step, panel) = self.b(task, group, k0..k0 + span.len(), b_own);
+                let next = match i + 1 < steps.count() {
+                    true => b.wrapping_offset(self.kind.steps(span.len()) as isize * step),
+                    false => {
+                        let back = self.kind.steps(span.start) as isize * step;
+                        b.wrapping_offset(-back).wrapping_add(count * panel)
+                    }
+                };
+                let args = Args {
+                    k: span.len(),
+                    a: a.add(i * rows.len() * LDA),
+                    b,
+                    step,
+                    panel,
+                    c,
+                    ldc,
+                    accumulate: k0 > 0,
+                    ahead: Ahead { b: next, mask: 0, apart: 0, shift: 0 },
+                };
+                self.row_panels(rows.len(), if half { 1 } else { 2 * count }, args);
+            }
+            if edge {
+                self.copy_edge(task, rows, cols, c, false);
+            }
+        }
+    }
+
     /// B from row `ks.start` of a panel on, and the distances to the next row and the next panel: where it is, if the kernel
     /// can read it there; else packed into `own`.
     unsafe fn b(
         &self,
         task: &Task,
-        p: usize,
-        count: usize,
-        whole: bool,
+        &Group { p, count, whole, .. }: &Group,
         ks: Range<usize>,
         own: *mut f32,
     ) -> (*const f32, isize, usize) {

@@ -79,7 +79,7 @@ pub fn log<const FMA: bool>(x: f32) -> f32 {
     let f = f32::from_bits(bits.wrapping_sub(e << 23) as u32) - 1.0;
     let e = (e - if tiny { 23 } else { 0 }) as f32;
     let s = f * f;
-    let q = poly!(madd::<FMA>, f; 3.333331e-1, -2.500001e-1, 2.0002167e-1, -1.666810e-1, 1.4218552e-1,
+    let q = poly!(madd::<FMA>, f; 3.333331e-1, -2.500001e-1, 2.0002167e-1, -1.66681e-1, 1.4218552e-1,
         -1.24029234e-1, 1.1893373e-1, -1.1695167e-1, 6.7588195e-2);
     let y = madd::<FMA>(e, LN2_LO, s * (f * q));
     let y = madd::<FMA>(e, LN2_HI, f + madd::<FMA>(-0.5, s, y));

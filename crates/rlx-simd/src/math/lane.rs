@@ -266,7 +266,9 @@ pub fn pow<const FMA: bool>(x: f32, y: f32) -> f32 {
     let size = if y == 0.0 || x.abs() == 1.0 { 1.0 } else { size };
     let size = if y.is_nan() && x != 1.0 { y } else { size };
     // From 2²⁴ on every number is an even integer.
-    let (big, whole) = (y.abs() >= 16_777_216.0, y as i32);
+    let big = y.abs() >= 16_777_216.0;
+    // SAFETY: what is below 2²⁴ in size is an `i32` when cut; NaN is not.
+    let whole = unsafe { (if y.abs() < 16_777_216.0 { y } else { 0.0 }).to_int_unchecked::<i32>() };
     let odd = !big && whole as f32 == y && whole & 1 == 1;
     let signed = if odd { size.copysign(x) } else { size };
     let fraction = !big && whole as f32 != y && !y.is_nan();

@@ -218,21 +218,18 @@ pub(crate) unsafe fn heavy2<A: Copy, B: Copy, R: Copy + Default>(
     }
     let (dst, a, b) = (dst.cast::<R>(), a.cast::<A>(), b.cast::<B>());
     // SAFETY: n > 0, so either operand has an element.
-    let (mut x, mut y) = unsafe { ([*a; CHUNK], [*b; CHUNK]) };
+    let (all_a, all_b) = unsafe { ([*a; CHUNK], [*b; CHUNK]) };
     chunks!(n, false, dst: R, [a: splat_a, b: splat_b], i => {
-        // SAFETY: the macro gives whole chunks; x and y are copies, so that nothing else refers to what r does.
-        unsafe {
-            if !splat_a {
-                x = a.add(i).cast::<Chunk<A>>().read();
-            }
-            if !splat_b {
-                y = b.add(i).cast::<Chunk<B>>().read();
-            }
-            let r = &mut *dst.add(i).cast::<Chunk<R>>();
-            for ((r, x), y) in r.iter_mut().zip(&x).zip(&y) {
-                *r = f(*x, *y);
-            }
+        let mut r = [R::default(); CHUNK];
+        let x = if splat_a { all_a.as_ptr() } else { a.wrapping_add(i) };
+        let y = if splat_b { all_b.as_ptr() } else { b.wrapping_add(i) };
+        // SAFETY: the macro gives whole chunks, and so do the arrays.
+        let (x, y) = unsafe { (x.cast::<Chunk<A>>().read(), y.cast::<Chunk<B>>().read()) };
+        for ((r, x), y) in r.iter_mut().zip(x).zip(y) {
+            *r = f(x, y);
         }
+        // SAFETY: as above.
+        unsafe { dst.add(i).cast::<Chunk<R>>().write(r) }
     });
 }
 

@@ -98,7 +98,9 @@ impl Expander<'_> {
                 self.legal(g, node, &step, operands)
             }
             // Codecs take f32.
-            Some(Step::Quantize) => Ok(g.emit_at(node, operands.into_iter().map(|o| o.map(|v| v.to(DType::F32))).collect())),
+            Some(Step::Quantize) => {
+                Ok(g.emit_at(node, operands.into_iter().map(|o| o.map(|v| v.to(DType::F32))).collect()))
+            }
             Some(_) => Ok(g.emit_at(node, operands)),
         }
     }

@@ -21,13 +21,27 @@ fn main() {
         println!("call {i} {} kernel {} args {:?}", c.label, c.kernel, c.args);
         let k = &p.kernels[c.kernel as usize];
         for (j, a) in k.args.iter().enumerate() {
-            let d = |v: &[rlx_compile::program::SizeId]| v.iter().map(|s| p.sizes.dim(*s).to_string()).collect::<Vec<_>>().join(",");
-            println!("    arg {j} {} [{}] strides [{}] {} over {:?} slot {:?}", a.dtype, d(&a.shape), d(&a.strides), if a.write { "W" } else { "R" }, a.over, p.slots[c.args[j].0.0 as usize].place);
+            let d = |v: &[rlx_compile::program::SizeId]| {
+                v.iter().map(|s| p.sizes.dim(*s).to_string()).collect::<Vec<_>>().join(",")
+            };
+            println!(
+                "    arg {j} {} [{}] strides [{}] {} over {:?} slot {:?}",
+                a.dtype,
+                d(&a.shape),
+                d(&a.strides),
+                if a.write { "W" } else { "R" },
+                a.over,
+                p.slots[c.args[j].0.0 as usize].place
+            );
         }
         if let rlx_compile::program::Work::Region(r) = &k.work {
             println!("    lanes {} of {}", r.lanes, r.space.len());
-            for (j, i) in r.code.iter().enumerate() { println!("      r{j} = {i:?}"); }
-        } else { println!("    {:?}", format!("{:?}", k.work).chars().take(300).collect::<String>()); }
+            for (j, i) in r.code.iter().enumerate() {
+                println!("      r{j} = {i:?}");
+            }
+        } else {
+            println!("    {:?}", format!("{:?}", k.work).chars().take(300).collect::<String>());
+        }
         println!("    {}", p.notes[i].replace('\n', "\n    "));
     }
 }

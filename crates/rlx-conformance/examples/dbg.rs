@@ -13,6 +13,9 @@ fn main() {
         let outputs: Vec<&str> = outputs.filter(|(_, t)| float(t)).map(|(o, _)| o.name.as_str()).collect();
         r.func = rlx_ir::transform::vjp(&r.func, &outputs, &wrt).unwrap();
     }
+    if a.len() > 3 && a[3] == "f32" {
+        r.func = rlx_ir::text::parse(&rlx_ir::text::print(&r.func).replace("f64", "f32")).unwrap();
+    }
     println!("sizes {:?}", r.sizes);
     println!("{}", rlx_ir::text::print(&rlx_ir::transform::dce(&r.func).unwrap()));
     let e = rlx::compile(&r.func, rlx::Device::Cpu).unwrap();

@@ -526,7 +526,7 @@ impl Builder<'_, '_> {
                     shape.extend(last(y));
                     Access::dense(&shape)
                 }
-                _ => Access::dense(&ty.shape),
+                _ => item.written.clone().unwrap_or_else(|| Access::dense(&ty.shape)),
             };
             args.push(self.arg(ty.dtype, &access, true));
             slots.push((slot, Dim::constant(0)));

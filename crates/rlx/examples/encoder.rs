@@ -46,6 +46,11 @@ fn main() {
     let (_, p) = f.profile(&inputs).unwrap();
     for c in &p.calls {
         let us = c.time.as_secs_f64() * 1e6;
-        println!("{us:9.1} us {:7.1} GF/s {:7.1} GB/s  {}", c.flops as f64 / us / 1e3, c.bytes as f64 / us / 1e3, c.label);
+        println!(
+            "{us:9.1} us {:7.1} GF/s {:7.1} GB/s  {}",
+            c.flops as f64 / us / 1e3,
+            c.bytes as f64 / us / 1e3,
+            c.label
+        );
     }
 }

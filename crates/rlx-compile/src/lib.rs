@@ -5,7 +5,7 @@
 //! 2. [`mod@hoist`]: what depends on params alone is computed once, when they are set;
 //! 3. [`items`]: views become strided accesses ([`access`]);
 //! 4. [`mod@fuse`]: what is computed together;
-//! 5. [`mod@build`]: the order, the kernels, the memory; [`plan`]: where each buffer lies.
+//! 5. [`mod@build`]: the order, the kernels, the memory; [`plan`]: where each buffer lies; [`print`](mod@print): all that for people.
 //!
 //! Nothing here knows a device: a device says what it has kernels for through [`Target`], and reads the [`program`].
 
@@ -18,6 +18,7 @@ pub mod fuse;
 pub mod hoist;
 pub mod items;
 pub mod plan;
+pub mod print;
 pub mod program;
 
 pub use expand::Target;

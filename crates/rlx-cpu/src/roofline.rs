@@ -157,7 +157,8 @@ fn reading(pool: &Pool, level: Level, buffer: &Buffer, set: usize) -> f64 {
     best((part * threads * turns) as f64, || {
         pool.run(threads, |task, _| {
             // SAFETY: the parts of all threads lie within the buffer, which is aligned and only read.
-            let words = unsafe { std::slice::from_raw_parts(buffer.ptr().add(task * part).cast::<u64>(), part / 8) };
+            let words =
+                unsafe { std::slice::from_raw_parts(buffer.ptr().add(task * part).cast::<u64>(), part / 8) };
             for _ in 0..turns {
                 let words = black_box(words);
                 black_box(rlx_simd::each_level!(level, _FMA, sum => (words: &[u64]) -> u64));

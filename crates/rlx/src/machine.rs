@@ -33,8 +33,10 @@ impl Machine {
     fn new(cpu: &str, memory: &str) -> Machine {
         let name = ["model name", "Model", "Hardware"].iter().find_map(|key| fields(cpu, key).next());
         let places: Vec<&str> = fields(cpu, "physical id").collect();
-        let cores: BTreeSet<(&str, &str)> =
-            fields(cpu, "core id").enumerate().map(|(i, c)| (places.get(i).copied().unwrap_or(""), c)).collect();
+        let cores: BTreeSet<(&str, &str)> = fields(cpu, "core id")
+            .enumerate()
+            .map(|(i, c)| (places.get(i).copied().unwrap_or(""), c))
+            .collect();
         Machine {
             name: name.map_or_else(|| format!("{} processor", std::env::consts::ARCH), str::to_string),
             cores: (!cores.is_empty()).then_some(cores.len()),
@@ -53,7 +55,10 @@ impl Machine {
 
 /// The values of the lines `key : value`.
 fn fields<'a>(text: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
-    text.lines().filter_map(|l| l.split_once(':')).filter(move |(k, _)| k.trim() == key).map(|(_, v)| v.trim())
+    text.lines()
+        .filter_map(|l| l.split_once(':'))
+        .filter(move |(k, _)| k.trim() == key)
+        .map(|(_, v)| v.trim())
 }
 
 fn kibibytes(text: &str, key: &str) -> Option<u64> {
@@ -66,7 +71,12 @@ mod tests {
 
     #[test]
     fn what_linux_tells() {
-        let core = |id: u32| format!("processor\t: {id}\nmodel name\t: Some CPU @ 3: x\nphysical id\t: 0\ncore id\t\t: {}\n\n", id / 2);
+        let core = |id: u32| {
+            format!(
+                "processor\t: {id}\nmodel name\t: Some CPU @ 3: x\nphysical id\t: 0\ncore id\t\t: {}\n\n",
+                id / 2
+            )
+        };
         let cpu: String = (0..4).map(core).collect();
         let m = Machine::new(&cpu, "MemTotal:       1024 kB\nMemAvailable:    512 kB\n");
         assert_eq!((m.name.as_str(), m.cores), ("Some CPU @ 3: x", Some(2)));
@@ -77,6 +87,8 @@ mod tests {
     #[test]
     fn what_nobody_tells() {
         let m = Machine::new("", "MemTotal: lots\nMemAvailable: 99999999999999999999 kB");
-        assert!(m.name.ends_with("processor") && m.cores.is_none() && m.memory.is_none() && m.available.is_none());
+        assert!(
+            m.name.ends_with("processor") && m.cores.is_none() && m.memory.is_none() && m.available.is_none()
+        );
     }
 }

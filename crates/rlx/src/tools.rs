@@ -1,11 +1,11 @@
 //! For programs that look inside: the stages of compilation, the memory of a run, the limits of the machine.
 
-use crate::exec::{AsFunc, CompileOptions, Device};
+use crate::exec::{AsFunc, CompileOptions, Device, Executable};
 use crate::machine::Machine;
 use rlx_compile::build::byte_size;
 use rlx_compile::fuse::Limits;
 use rlx_compile::plan::Layout;
-use rlx_compile::program::Named;
+use rlx_compile::program::{Named, Work};
 use rlx_ir::dim::Bindings;
 use rlx_ir::{Code, Error, Result, Type};
 
@@ -35,6 +35,13 @@ pub fn run_bytes(p: &Program, bindings: &Bindings) -> Result<u64> {
     for n in p.outputs.iter().chain(&p.prepared) {
         total = total.saturating_add(of(n)?);
     }
+    for k in &p.kernels {
+        if let Work::Flow { bodies, .. } = &k.work {
+            for b in bodies {
+                total = total.saturating_add(run_bytes(b, bindings)?);
+            }
+        }
+    }
     match &p.prepare {
         Some(prepare) => Ok(total.saturating_add(run_bytes(prepare, &Bindings::new())?)),
         None => Ok(total),
@@ -43,17 +50,28 @@ pub fn run_bytes(p: &Program, bindings: &Bindings) -> Result<u64> {
 
 /// Refuses what the machine has not the memory for. Systems grant memory that they do not have and end the program when
 /// it is used, so this is asked before a run of unknown size.
-pub fn check_memory(p: &Program, bindings: &Bindings) -> Result<()> {
-    let need = run_bytes(p, bindings)?;
+pub fn check_memory(
+    graph: &impl AsFunc,
+    device: Device,
+    options: &CompileOptions,
+    compiled: &Executable,
+    bindings: &Bindings,
+) -> Result<()> {
+    let p = compiled.program();
+    let need = match compiled.on_cpu().prepare_program() {
+        // An executable keeps the bodies of control flow elsewhere.
+        _ if p.kernels.iter().any(|k| matches!(k.work, Work::Flow { .. })) => {
+            run_bytes(&stages(graph, device, options)?.program, bindings)?
+        }
+        Some(prepare) => run_bytes(p, bindings)?.saturating_add(run_bytes(prepare, &Bindings::new())?),
+        None => run_bytes(p, bindings)?,
+    };
+    let text = |n: u64| print::bytes(i64::try_from(n).unwrap_or(i64::MAX));
     match Machine::this().available {
-        Some(have) if need > have => Err(Error::new(
-            Code::Device,
-            format!(
-                "a run needs {}, and the machine has {} left",
-                print::bytes(i64::try_from(need).unwrap_or(i64::MAX)),
-                print::bytes(i64::try_from(have).unwrap_or(i64::MAX))
-            ),
-        )),
+        Some(have) if need > have => {
+            let text = format!("a run needs {}, and the machine has {} left", text(need), text(have));
+            Err(Error::new(Code::Device, text))
+        }
         _ => Ok(()),
     }
 }

@@ -133,11 +133,7 @@ pub fn space(p: &Program, k: &Kernel) -> Option<String> {
     };
     region.map(|r| {
         let (rows, lanes) = r.space.split_at(r.space.len().saturating_sub(r.lanes));
-        if r.lanes == 0 {
-            list(p, rows)
-        } else {
-            format!("rows {} lanes {}", list(p, rows), list(p, lanes))
-        }
+        if r.lanes == 0 { list(p, rows) } else { format!("rows {} lanes {}", list(p, rows), list(p, lanes)) }
     })
 }
 
@@ -233,7 +229,15 @@ fn one_plan(p: &Program, bindings: &Bindings) -> Result<String, DimError> {
     let at = if at.is_empty() { String::new() } else { format!(" at {}", at.join(", ")) };
     let r = arena.report;
     let mut out = format!("{}{} steps, {} buffers{at}\n", head(p), arena.steps, arena.buffers.len());
-    let _ = writeln!(out, "peak {} ({} B), lower bound {} ({} B), waste {:.1} %", bytes(r.peak), r.peak, bytes(r.bound), r.bound, 100.0 * r.waste());
+    let _ = writeln!(
+        out,
+        "peak {} ({} B), lower bound {} ({} B), waste {:.1} %",
+        bytes(r.peak),
+        r.peak,
+        bytes(r.bound),
+        r.bound,
+        100.0 * r.waste()
+    );
     if arena.buffers.is_empty() {
         return Ok(out);
     }
@@ -338,7 +342,8 @@ fn quoted(s: &str) -> String {
 pub fn dot(p: &Program) -> String {
     let mut out = format!("digraph {} {{\n  rankdir=TB\n", quoted(&p.name));
     let mut made: Vec<Option<String>> = vec![None; p.slots.len()];
-    let ports = p.inputs.iter().map(|n| (n, "box")).chain(p.params.iter().chain(&p.prepared).map(|n| (n, "box3d")));
+    let ports =
+        p.inputs.iter().map(|n| (n, "box")).chain(p.params.iter().chain(&p.prepared).map(|n| (n, "box3d")));
     for (n, shape) in ports {
         let id = format!("slot_{}", n.slot.0);
         let _ = writeln!(out, "  {id} [shape={shape}, label={}]", quoted(&n.name));

@@ -114,7 +114,14 @@ fn boxed(out: &mut String, p: &Program, i: usize, b: &Placed, [left, top, width,
     let room = ((width - 6.0) / LETTER) as usize;
     if height >= 13.0 && room >= 3 {
         let label = if b.label.is_empty() { &name } else { &b.label };
-        text(out, left + 3.0, top + height / 2.0 + 4.0, "start", "pointer-events=\"none\"", &cut(label, room));
+        text(
+            out,
+            left + 3.0,
+            top + height / 2.0 + 4.0,
+            "start",
+            "pointer-events=\"none\"",
+            &cut(label, room),
+        );
     }
 }
 

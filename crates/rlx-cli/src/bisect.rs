@@ -1,8 +1,9 @@
 //! `rlx run --bisect`: the first step that disagrees with the oracle.
 //!
-//! Every value of the expanded graph becomes an output of a program without fusion, and each is compared with the oracle in
-//! the order of the graph. If all agree but the outputs of the fused program do not, fusion is at fault: then single
-//! values are asked of fused programs until one that agrees stands before one that does not.
+//! First the oracle runs the graph before and after it is rewritten and expanded: if the two disagree, a rewrite is at fault.
+//! Then every value of the expanded graph becomes an output of a program without fusion, and each is compared with the
+//! oracle in the order of the graph. If all agree but the outputs of the fused program do not, fusion is at fault: then
+//! single values are asked of fused programs until one that agrees stands before one that does not.
 
 use crate::compare::{Errors, errors};
 use crate::data::Given;
@@ -35,12 +36,28 @@ pub(crate) fn bisect(
     data: &Given,
     out: &mut impl Write,
 ) -> Result<()> {
-    let expanded = tools::stages(f, device, options)?.expanded;
+    let stages = tools::stages(f, device, options)?;
+    let expanded = stages.expanded;
     let all = with_outputs(&expanded, 0..expanded.nodes.len());
+    let tolerances = tolerances(&expanded, options.precision);
+    for ((o, want), got) in expanded.outputs.iter().zip(oracle(f, data)?).zip(oracle(&expanded, data)?) {
+        let e = errors(&want, &got.to_tensor()?)?;
+        let most = tolerances.iter().fold(0f64, |a, b| a.max(*b));
+        if e.relative > most.max(f64::from(f32::EPSILON)) {
+            let rules: Vec<&str> = stages.rewritten.fired.iter().map(|(rule, _)| *rule).collect();
+            writeln!(
+                out,
+                "output {} is off by {:.2e} after rewriting, on the oracle itself",
+                o.name, e.relative
+            )?;
+            writeln!(out, "  rules that fired: {}", rules.join(", "))?;
+            return Err(Failure::other(format!("rewriting changes the output {}", o.name)));
+        }
+    }
+    let options = &CompileOptions { rewrite: false, ..options.clone() };
     let want = oracle(&all, data)?;
     let apart = CompileOptions { fuse: false, ..options.clone() };
     let got = on_device(&all, device, &apart, data)?;
-    let tolerances = tolerances(&expanded, options.precision);
     let mut finding = None;
     let mut worst = 0f64;
     for (o, (want, value)) in all.outputs.iter().zip(want.iter().zip(&got)) {

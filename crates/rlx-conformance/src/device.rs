@@ -6,7 +6,7 @@ use rlx::{CompileOptions, Device, Executable};
 use rlx_ir::func::PortKind;
 use rlx_ir::oracle::Arr;
 use rlx_ir::sample::{Arg, ArgType, Fill};
-use rlx_ir::{DType, Func, Options, Result, Tensor, eval, transform};
+use rlx_ir::{DType, Func, Options, Result, Rounding, Tensor, eval, transform};
 
 /// A device, as the harness uses it.
 pub struct Subject {
@@ -41,15 +41,50 @@ impl Subject {
     }
 
     /// Runs a graph on the device and in the oracle. The message says what disagrees.
-    pub fn check(&self, func: &Func, data: &[(String, Tensor)], tol: f64) -> std::result::Result<(), String> {
+    pub fn check(
+        &self,
+        func: &Func,
+        data: &[(String, Tensor)],
+        limit: &Limit<'_>,
+    ) -> std::result::Result<(), String> {
         let inputs: Vec<(&str, &Tensor)> = data.iter().map(|(n, t)| (n.as_str(), t)).collect();
-        let want = eval(func, &inputs, &Options::default()).map_err(|e| format!("oracle: {e}"))?;
+        let oracle = |f: &Func, o: &Options| eval(f, &inputs, o).map_err(|e| format!("oracle: {e}"));
+        let want = oracle(func, &Options::default())?;
         let got = self.run(func, data).map_err(|e| e.to_string())?;
-        for ((name, want), (_, got)) in want.iter().zip(&got) {
-            agree(want, got, tol).map_err(|e| format!("output {name}: {e}"))?;
+        let steps = rlx_compile::expand::expand(func, &rlx_cpu::Target).map_err(|e| e.to_string())?;
+        let tol = floats(&steps).into_iter().map(limit.tol).fold(0f64, f64::max);
+        let all = |want: &[(String, Arr)]| -> std::result::Result<(), String> {
+            for ((name, want), (_, got)) in want.iter().zip(&got) {
+                agree(want, got, tol, limit.floor).map_err(|e| format!("output {name}: {e}"))?;
+            }
+            Ok(())
+        };
+        let exact = all(&want);
+        if exact.is_ok() || !limit.rounded {
+            return exact;
         }
-        Ok(())
+        // A comparison may turn out otherwise for a number that was rounded: then the graph of its steps, each rounded to
+        // its dtype, must agree.
+        all(&oracle(&steps, &Options { rounding: Rounding::Declared, ..Options::default() })?).or(exact)
     }
+}
+
+/// How far a device may be off.
+pub struct Limit<'a> {
+    /// The relative error for graphs that compute in a dtype.
+    pub tol: &'a dyn Fn(DType) -> f64,
+    /// What the largest element of an output counts for at least.
+    pub floor: f64,
+    /// Whether the oracle may round every step.
+    pub rounded: bool,
+}
+
+/// The float dtypes that a graph computes in.
+fn floats(f: &Func) -> Vec<DType> {
+    let mut out: Vec<DType> = f.values.iter().map(|v| v.ty.dtype).filter(|d| d.is_float()).collect();
+    out.extend(f.nodes.iter().flat_map(|n| &n.regions).flat_map(|r| floats(r)));
+    out.dedup();
+    out
 }
 
 /// The tolerance of an op for a dtype.
@@ -66,7 +101,7 @@ pub fn tolerance(op: &str, dtype: DType) -> f64 {
 
 /// Whether a result is what the oracle says, to a relative error. Integers must agree exactly. An element is measured against
 /// itself or, where terms cancel, against a tenth of the largest element.
-pub fn agree(want: &Arr, got: &Tensor, tol: f64) -> std::result::Result<(), String> {
+pub fn agree(want: &Arr, got: &Tensor, tol: f64, floor: f64) -> std::result::Result<(), String> {
     if want.shape() != got.shape() || want.dtype() != got.dtype() {
         let ours = format!("{}{:?}", want.dtype(), want.shape());
         return Err(format!("{ours} is wanted, but {}{:?} came", got.dtype(), got.shape()));
@@ -87,7 +122,7 @@ pub fn agree(want: &Arr, got: &Tensor, tol: f64) -> std::result::Result<(), Stri
         };
     }
     let (a, b) = (want.f64s(), got.to_f64s().unwrap_or_default());
-    let scale = a.iter().filter(|x| x.is_finite()).fold(0f64, |m, x| m.max(x.abs()));
+    let scale = a.iter().filter(|x| x.is_finite()).fold(floor, |m, x| m.max(x.abs()));
     let tiny = match got.dtype() {
         DType::F64 => 1e-300,
         DType::F16 => 6e-8,

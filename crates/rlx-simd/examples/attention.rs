@@ -1,9 +1,9 @@
-//! Times attention: `attention [THREADS] [LEVEL]`. The rate counts the two products alone.
+//! Times attention: `attention [THREADS] [LEVEL] [CASE]`. The rate counts the two products alone.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use std::time::Instant;
 
-use rlx_simd::attention::{Attention, Scores};
+use rlx_simd::attention::{Attention, AttentionGrad, Scores};
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Scratch, View};
 use rlx_simd::pool::Pool;
@@ -12,6 +12,7 @@ fn main() {
     let mut args = std::env::args().skip(1);
     let threads = args.next().and_then(|x| x.parse().ok()).unwrap_or(2);
     let level = args.next().and_then(|x| Level::parse(&x)).unwrap_or_else(Level::detect);
+    let only: Option<usize> = args.next().and_then(|x| x.parse().ok());
     let pool = Pool::new(threads);
     // b, hq, hkv, s, t, d, causal
     let cases = [
@@ -25,7 +26,10 @@ fn main() {
         (1, 32, 32, 1, 2048, 128, true),
         (1, 16, 8, 1, 8192, 128, true),
     ];
-    for (b, hq, hkv, s, t, d, causal) in cases {
+    for (n, (b, hq, hkv, s, t, d, causal)) in cases.into_iter().enumerate() {
+        if only.is_some_and(|only| only != n) {
+            continue;
+        }
         let mut fill = 1u32;
         let mut floats = |n: usize| -> Vec<f32> {
             (0..n)
@@ -56,12 +60,27 @@ fn main() {
         let buffer = Buffer::new(a.scratch().total(threads));
         let scratch = unsafe { Scratch::new(buffer.ptr(), a.scratch(), threads) };
         let best = time(|| unsafe { a.run(level, &pool, &scratch) });
+        let (mut dq, mut dk, mut dv) = (vec![0f32; q.len()], vec![0f32; k.len()], vec![0f32; v.len()]);
+        let grad = AttentionGrad {
+            scores: a.scores,
+            v: a.v,
+            dy: a.y,
+            dq: View::dense(dq.as_mut_ptr(), a.scores.q.shape),
+            dk: View::dense(dk.as_mut_ptr(), a.scores.k.shape),
+            dv: View::dense(dv.as_mut_ptr(), a.v.shape),
+            dbias: None,
+            dslopes: None,
+        };
+        let buffer = Buffer::new(grad.scratch().total(threads));
+        let scratch = unsafe { Scratch::new(buffer.ptr(), grad.scratch(), threads) };
+        let back = time(|| unsafe { grad.run(level, &pool, &scratch) });
         let pairs = if causal { s * (2 * t - s + 1) / 2 } else { s * t };
         let rate = 4.0 * (b * hq * pairs * d) as f64 / best / 1e9;
         let bytes = 8.0 * (b * hkv * t * d) as f64 / best / 1e9;
         println!(
-            "b{b} hq{hq} hkv{hkv} s{s} t{t} d{d} causal={causal}: {:.4} ms, {rate:.0} GFLOP/s, k and v {bytes:.1} GB/s",
-            best * 1e3
+            "b{b} hq{hq} hkv{hkv} s{s} t{t} d{d} causal={causal}: {:.4} ms, {rate:.0} GFLOP/s, k and v {bytes:.1} GB/s; back {:.4} ms",
+            best * 1e3,
+            back * 1e3
         );
     }
 }

@@ -16,7 +16,7 @@ mod lanes;
 
 pub use self::lanes::Number;
 
-use self::form::{AXES, Axis, Form};
+use self::form::{AXES, Axis, FAR, Form};
 use self::kernel::{Plan, Shape};
 use crate::level::Level;
 use crate::mem::{Buffer, Ptr, Scratch, ScratchSize};
@@ -203,13 +203,17 @@ impl Conv<'_> {
         Form::new(dims, axes)
     }
 
-    /// Packs weights that stay the same over many runs, or `None` if the memory cannot be had. They serve every batch, and
-    /// every input as long as the result has as many taps that meet it: repack where a spatial size of 1 or less changes.
+    /// Packs weights that stay the same over many runs, for inputs of all sizes and batches. Gives `None` if the memory cannot
+    /// be had, or where a kernel with its dilation spans more than 1024 elements of an axis: what is packed then depends on
+    /// the input.
     ///
     /// # Safety
     /// `w` points to the weights.
     pub unsafe fn pack<T: Number>(&self, level: Level, pool: &Pool, w: *const T) -> Option<ConvWeights<T>> {
         let (form, shape) = (self.form()?, Shape::of::<T>(level));
+        if self.axes().any(|a| (a.kernel as isize - 1) * a.dilation >= FAR) {
+            return None;
+        }
         let packed = Buffer::try_new(self.out_channels * form.depth() * size_of::<T>())?;
         // SAFETY: the caller promises the weights, and the buffer has room for all that are read.
         unsafe { self.pack_to(pool, &form, shape, w, packed.ptr().cast()) };
@@ -226,7 +230,7 @@ impl Conv<'_> {
     pub fn scratch<T: Number>(&self, level: Level, packed: bool) -> ScratchSize {
         let Some(form) = self.form() else { return ScratchSize::default() };
         let weights = if packed { 0 } else { self.out_channels * form.depth() * size_of::<T>() };
-        ScratchSize { shared: weights, ..Plan::new::<T>(form, level).scratch::<T>() }
+        ScratchSize { shared: weights, ..Plan::new::<T>(form, level, 1).scratch::<T>() }
     }
 
     /// The convolution; every result reaches the sink once.
@@ -260,7 +264,7 @@ impl Conv<'_> {
             }
         };
         // SAFETY: the caller promises the input and the scratch; the weights have just been packed or checked.
-        unsafe { Plan::new::<T>(form, level).run(level, pool, scratch, (x, weights), sink) };
+        unsafe { Plan::new::<T>(form, level, pool.threads()).run(level, pool, scratch, (x, weights), sink) };
     }
 
     /// The convolution, into memory.

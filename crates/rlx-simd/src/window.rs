@@ -307,6 +307,34 @@ pub struct Job<'a, T, Y> {
     units: (usize, usize),
 }
 
+/// The windows of a segment that have an element `k`; the first are known, for kernels seldom have more.
+struct Having<'a> {
+    axis: &'a Axis,
+    range: (usize, usize),
+    known: [(usize, usize); 16],
+}
+
+impl<'a> Having<'a> {
+    #[inline(always)]
+    fn new(axis: &'a Axis) -> Having<'a> {
+        Having { axis, range: (0, 0), known: [(0, 0); 16] }
+    }
+    /// Turns to the windows `from..to`.
+    #[inline(always)]
+    fn turn(&mut self, from: usize, to: usize) {
+        if self.range != (from, to) {
+            self.range = (from, to);
+            for (k, known) in self.known.iter_mut().enumerate().take(self.axis.kernel) {
+                *known = self.axis.windows(k, from, to);
+            }
+        }
+    }
+    #[inline(always)]
+    fn element(&self, k: usize) -> (usize, usize) {
+        self.known.get(k).copied().unwrap_or_else(|| self.axis.windows(k, self.range.0, self.range.1))
+    }
+}
+
 impl<T, Y> Job<'_, T, Y> {
     /// A unit: the row of results, and its windows.
     #[inline(always)]
@@ -463,8 +491,10 @@ unsafe fn join_all<T: Element, J: Join<T>>(x: *const T, n: usize) -> T {
 #[inline(always)]
 fn reduce<T: Element, J: Join<T>>(job: &Job<'_, T, T>) {
     let (f, a) = (job.form, job.form.last());
+    let mut having = Having::new(a);
     for unit in job.units.0..job.units.1 {
         let (row, from, to) = job.unit(unit);
+        having.turn(from, to);
         let (y, n) = (job.y.0.wrapping_add(row * a.out + from), to - from);
         let (first, end) = f.span(from, to);
         let width = (end - first) as usize;
@@ -498,7 +528,7 @@ fn reduce<T: Element, J: Join<T>>(job: &Job<'_, T, T>) {
             }
             (0..n).for_each(|i| y.add(i).write(J::NONE));
             for k in 0..if rows > 0 { a.kernel } else { 0 } {
-                let (lo, hi) = a.windows(k, from, to);
+                let (lo, hi) = having.element(k);
                 let x = joined.wrapping_offset(a.place(lo, k) - first);
                 join_row::<T, J>(y.add(lo - from), x, hi - lo, a.stride);
             }
@@ -527,21 +557,39 @@ macro_rules! place {
 }
 place!(i32, i64);
 
-/// Lets `n` elements of `x`, `stride` apart, compete with the best so far.
+/// Lets `n` elements of `x`, `stride` apart, compete with the best so far. A `S` other than 0 is the stride.
 #[inline(always)]
-unsafe fn compete<T: Element, J: Join<T>, P: Place>(
+unsafe fn compete<T: Element, J: Join<T>, P: Place, const S: isize>(
     (best, places): (*mut T, *mut P),
     x: *const T,
     n: usize,
     (place, stride): (isize, isize),
 ) {
-    for i in 0..n {
-        // SAFETY: the caller promises the elements on both sides.
-        unsafe {
-            let (new, old, at) = (*x.offset(i as isize * stride), *best.add(i), *places.add(i));
-            let wins = (at < P::new(0)) | J::beats(new, old);
-            *best.add(i) = if wins { new } else { old };
-            *places.add(i) = if wins { P::new(place + i as isize * stride) } else { at };
+    const LANES: usize = 8;
+    let step = if S > 0 { S } else { stride };
+    let one = |new: T, here: P, (old, at): (T, P)| {
+        let wins = (at < P::new(0)) | J::beats(new, old);
+        (if wins { new } else { old }, if wins { here } else { at })
+    };
+    let lanes: [P; LANES] = std::array::from_fn(|j| P::new(j as isize * step));
+    let mut i = 0;
+    // SAFETY: the caller promises the elements on both sides.
+    unsafe {
+        while i + LANES <= n {
+            let (from, here) = (x.offset(i as isize * step), P::new(place + i as isize * step));
+            let new: [T; LANES] = std::array::from_fn(|j| *from.offset(j as isize * step));
+            let (to, at) = (best.add(i).cast::<[T; LANES]>(), places.add(i).cast::<[P; LANES]>());
+            let (mut old, mut old_at) = (to.read_unaligned(), at.read_unaligned());
+            for ((old, at), (new, lane)) in old.iter_mut().zip(&mut old_at).zip(new.into_iter().zip(lanes)) {
+                (*old, *at) = one(new, here + lane, (*old, *at));
+            }
+            to.write_unaligned(old);
+            at.write_unaligned(old_at);
+            i += LANES;
+        }
+        for i in i..n {
+            let (at, old) = (i as isize * step, (*best.add(i), *places.add(i)));
+            (*best.add(i), *places.add(i)) = one(*x.offset(at), P::new(place + at), old);
         }
     }
 }
@@ -557,8 +605,10 @@ fn argmax<T: Element, J: Join<T>, P: Place>(job: &Job<'_, T, i64>) {
 #[inline(always)]
 unsafe fn argmax_at<T: Element, J: Join<T>, P: Place>(job: &Job<'_, T, i64>) {
     let (f, a) = (job.form, job.form.last());
+    let mut having = Having::new(a);
     for unit in job.units.0..job.units.1 {
         let (row, from, to) = job.unit(unit);
+        having.turn(from, to);
         let (y, n) = (job.y.0.wrapping_add(row * a.out + from), to - from);
         let (places, best) =
             (job.buffer.0.cast::<P>(), job.buffer.0.cast::<i64>().wrapping_add(n).cast::<T>());
@@ -571,15 +621,15 @@ unsafe fn argmax_at<T: Element, J: Join<T>, P: Place>(job: &Job<'_, T, i64>) {
             }
             f.each_row(row, |at| {
                 for k in 0..a.kernel {
-                    let (lo, hi) = a.windows(k, from, to);
+                    let (lo, hi) = having.element(k);
                     let place = at as isize + a.place(lo, k);
                     let x = job.x.0.wrapping_offset(place);
                     let place = place - (at / job.image * job.image) as isize;
                     let old = (best.add(lo - from), places.add(lo - from));
                     match a.stride {
-                        1 => compete::<T, J, P>(old, x, hi - lo, (place, 1)),
-                        2 => compete::<T, J, P>(old, x, hi - lo, (place, 2)),
-                        _ => compete::<T, J, P>(old, x, hi - lo, (place, a.stride)),
+                        1 => compete::<T, J, P, 1>(old, x, hi - lo, (place, 1)),
+                        2 => compete::<T, J, P, 2>(old, x, hi - lo, (place, 2)),
+                        _ => compete::<T, J, P, 0>(old, x, hi - lo, (place, a.stride)),
                     }
                 }
             });

@@ -17,7 +17,8 @@ pub use rlx_cpu::roofline::Roofline;
 pub fn stages(graph: &impl AsFunc, device: Device, options: &CompileOptions) -> Result<Stages> {
     let Device::Cpu = device;
     let limits = Limits { fuse: options.fuse, ..Limits::default() };
-    rlx_compile::stages(&*graph.func()?, &rlx_cpu::Target, &rlx_compile::Options { limits })
+    let choice = rlx_compile::Options { limits, rewrite: options.rewrite };
+    rlx_compile::stages(&*graph.func()?, &rlx_cpu::Target, &choice)
 }
 
 /// The bytes that a run takes at these sizes at least: the arena, the outputs, and what is made of params.

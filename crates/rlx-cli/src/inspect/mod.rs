@@ -50,7 +50,7 @@ pub(crate) struct Args {
 enum Stage {
     /// The graph as it was read.
     Graph,
-    /// The graph as it is compiled, with only such ops as have a kernel.
+    /// The graph after rewriting, and how often each rule fired.
     Rewrite,
     /// What is computed together, and why.
     Fuse,
@@ -92,18 +92,35 @@ fn shown(args: &Args, f: &Func, device: Device, options: &CompileOptions) -> Res
     if args.format == Format::Dot && matches!(args.stage, Stage::Plan | Stage::Kernels) {
         return Err(Failure::call("plans and kernels are no graphs: dot shows graph, rewrite and fuse"));
     }
-    let graph = |f: &Func| match args.format {
-        Format::Dot => Ok(graph::dot(f)),
-        Format::Json => pretty(&graph::object(f)),
-        Format::Text | Format::Svg => Ok(text::print(f)),
-    };
     if args.stage == Stage::Graph {
-        return graph(f);
+        return match args.format {
+            Format::Dot => Ok(graph::dot(f)),
+            Format::Json => pretty(&graph::object(f)),
+            Format::Text | Format::Svg => Ok(text::print(f)),
+        };
     }
     let stages = tools::stages(f, device, options)?;
     let p = &stages.program;
     match (args.stage, args.format) {
-        (Stage::Graph | Stage::Rewrite, _) => graph(&stages.expanded),
+        (Stage::Graph | Stage::Rewrite, format) => {
+            let done = &stages.rewritten;
+            match format {
+                Format::Dot => Ok(graph::dot(&done.func)),
+                Format::Json => {
+                    let fired = done.fired.iter().map(|(rule, n)| (rule.to_string(), (*n).into()));
+                    let mut object = graph::object(&done.func);
+                    if let Some(o) = object.as_object_mut() {
+                        o.insert("fired".into(), Value::Object(fired.collect()));
+                    }
+                    pretty(&object)
+                }
+                _ => {
+                    // As comments, so that the text is still a graph.
+                    let fired = done.fired.iter().map(|(rule, n)| format!("; {rule}: {n}\n"));
+                    Ok(fired.chain([text::print(&done.func)]).collect())
+                }
+            }
+        }
         (Stage::Fuse, Format::Dot) => Ok(print::dot(p)),
         (Stage::Fuse, Format::Json) => pretty(&program::fusion(p)),
         (Stage::Fuse, _) => Ok(print::fusion(p)),

@@ -105,8 +105,7 @@ pub fn kind(k: &Kernel) -> String {
         Work::Product(p) if p.epilogue.is_some() => "product with epilogue".into(),
         Work::Product(_) => "product".into(),
         Work::Copy => "copy".into(),
-        Work::Kernel { step, .. } => word(step),
-        Work::Flow { step, .. } => format!("{} loop or branch", word(step)),
+        Work::Kernel { step, .. } | Work::Flow { step, .. } => word(step),
     }
 }
 
@@ -137,11 +136,17 @@ pub fn space(p: &Program, k: &Kernel) -> Option<String> {
     })
 }
 
+/// A number of things.
+fn counted(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
 /// Name and numbers of a program.
 fn head(p: &Program) -> String {
     let symbols: Vec<String> = p.symbols.iter().map(|s| format!("{} <= {}", s.name, s.max)).collect();
     let symbols = if symbols.is_empty() { String::new() } else { format!("; {}", symbols.join(", ")) };
-    format!("{}: {} calls of {} kernels{symbols}\n", p.name, p.calls.len(), p.kernels.len())
+    let (calls, kernels) = (counted(p.calls.len(), "call"), counted(p.kernels.len(), "kernel"));
+    format!("{}: {calls} of {kernels}{symbols}\n", p.name)
 }
 
 /// Calls one part of the text on a program, on what runs when params are set, and on the bodies of control flow.
@@ -228,7 +233,12 @@ fn one_plan(p: &Program, bindings: &Bindings) -> Result<String, DimError> {
     let at: Vec<String> = bindings.iter().map(|(n, v)| format!("{n} = {v}")).collect();
     let at = if at.is_empty() { String::new() } else { format!(" at {}", at.join(", ")) };
     let r = arena.report;
-    let mut out = format!("{}{} steps, {} buffers{at}\n", head(p), arena.steps, arena.buffers.len());
+    let mut out = format!(
+        "{}{}, {}{at}\n",
+        head(p),
+        counted(arena.steps as usize, "step"),
+        counted(arena.buffers.len(), "buffer")
+    );
     let _ = writeln!(
         out,
         "peak {} ({} B), lower bound {} ({} B), waste {:.1} %",
@@ -259,8 +269,7 @@ pub fn kernels(p: &Program) -> String {
         for (i, k) in p.kernels.iter().enumerate() {
             let calls = p.calls.iter().filter(|c| c.kernel as usize == i).count();
             let over = space(p, k).map_or(String::new(), |s| format!(" over {s}"));
-            let times = if calls == 1 { "1 call".into() } else { format!("{calls} calls") };
-            let _ = writeln!(out, "\nkernel {i}: {}{over}, {times}", kind(k));
+            let _ = writeln!(out, "\nkernel {i}: {}{over}, {}", kind(k), counted(calls, "call"));
             if let Work::Kernel { step, .. } | Work::Flow { step, .. } = &k.work {
                 let _ = writeln!(out, "  {step:?}");
             }

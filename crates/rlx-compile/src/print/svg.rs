@@ -13,7 +13,7 @@ const RIGHT: f64 = 20.0;
 const TOP: f64 = 56.0;
 const BOTTOM: f64 = 48.0;
 /// The width of a character of the labels, which are 11 px high.
-const LETTER: f64 = 6.2;
+const LETTER: f64 = 7.0;
 
 /// A picture of the arena with its symbols bound, as SVG.
 pub fn arena(p: &Program, bindings: &Bindings) -> Result<String, DimError> {
@@ -32,7 +32,7 @@ pub fn arena(p: &Program, bindings: &Bindings) -> Result<String, DimError> {
     let title = format!("{}{at}", p.name);
     let r = a.report;
     let figures = format!(
-        "{} buffers over {} steps: peak {}, lower bound {}, waste {:.1} %",
+        "{} buffers over {} steps: peak {}, lower bound {}, waste {:.1} %; dotted: bytes in use",
         a.buffers.len(),
         a.steps,
         bytes(r.peak),
@@ -93,7 +93,7 @@ fn grid(out: &mut String, a: &Arena, x: &dyn Fn(f64) -> f64, y: &dyn Fn(f64) -> 
 /// A buffer: neighbours have colours far apart, and hovering tells all about it.
 fn boxed(out: &mut String, p: &Program, i: usize, b: &Placed, [left, top, width, height]: [f64; 4]) {
     // Turning by the golden angle never comes back to a colour; three shades part what turns close.
-    let (hue, light) = ((i as f64 * 137.508) % 360.0, [80, 72, 86].get(i % 3).copied().unwrap_or(80));
+    let (hue, light) = ((i as f64 * 137.508) % 360.0, [84, 77, 89].get(i % 3).copied().unwrap_or(84));
     let name = slot_name(p, b.slot);
     let told = format!(
         "{name}: {} {}, {} ({} B) at {}, steps {} to {}",
@@ -144,7 +144,7 @@ fn live(out: &mut String, a: &Arena, x: &dyn Fn(f64) -> f64, y: &dyn Fn(f64) -> 
     }
     let _ = writeln!(
         out,
-        "<polyline points=\"{}\" fill=\"none\" stroke=\"#111\" stroke-width=\"1.2\" pointer-events=\"none\"/>",
+        "<polyline points=\"{}\" fill=\"none\" stroke=\"#444\" stroke-width=\"1.2\" stroke-dasharray=\"2 3\" pointer-events=\"none\"/>",
         points.trim_end()
     );
 }

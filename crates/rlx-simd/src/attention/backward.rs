@@ -72,13 +72,13 @@ impl<T: Real> AttentionGrad<T> {
         let each = |worker: usize| Ptr(scratch.each::<T>(worker, self.each_len()));
         let (blocks, heads) = (x.s.div_ceil(LANES), x.b * x.hq);
         pool.run(heads * blocks, |task, worker| {
-            let (head, block) = (task % heads, blocks - 1 - task / heads);
+            let (head, block) = (task / blocks, blocks - 1 - task % blocks);
             let at = [head / x.hq, head % x.hq];
             T::at_level(level, QueryTask(self.rows(at, block * LANES, each(worker), shared)));
         });
         let (blocks, heads) = (x.t.div_ceil(LANES), x.b * x.hkv);
         pool.run(heads * blocks, |task, worker| {
-            let (head, from) = (task % heads, task / heads * LANES);
+            let (head, from) = (task / blocks, task % blocks * LANES);
             let at = [head / x.hkv, head % x.hkv];
             let to = (from + LANES).min(x.t);
             T::at_level(level, KeyTask { grad: self, at, from, to, each: each(worker), shared });

@@ -1,7 +1,7 @@
 //! The forward pass.
 
 use super::lanes::{Kernel, Lanes};
-use super::narrow::{Narrow, NarrowTask};
+use super::narrow::Narrow;
 use super::panel::{Matrix, Spread, Start, all_finite, careful_panel, copy_scaled, panel};
 use super::{Addend, Block, LANES, ROWS, Real, Scores};
 use crate::level::Level;
@@ -44,8 +44,8 @@ impl<T: Real> Attention<T> {
         let blocks = x.s.div_ceil(LANES);
         pool.run(x.b * x.hq * blocks, |task, worker| {
             let each = scratch.each::<T>(worker, Wide::<T>::len(&self.scores, self.v.shape[3]));
-            // The blocks that see most come first, so that no thread ends with a long one.
-            let (head, block) = (task % (x.b * x.hq), blocks - 1 - task / (x.b * x.hq));
+            // Of a head, so that its keys stay in the cache, the blocks that see most come first.
+            let (head, block) = (task / blocks, blocks - 1 - task % blocks);
             let from = block * LANES;
             let at = [head / x.hq, head % x.hq];
             let wide = Wide {
@@ -222,10 +222,15 @@ unsafe fn softmax<V: Lanes>(p: &Parts<V::T>, rows: usize, width: usize) {
         // SAFETY: within the block.
         unsafe {
             let before = V::load(p.top.add(v));
-            let mut top = before;
-            for r in 0..rows {
-                top = V::load(p.s.add(r * width + v)).max(top);
+            // Four at a time, for one long chain would wait on itself.
+            let mut tops = [before; 4];
+            for r in (0..rows).step_by(tops.len()) {
+                for (i, top) in tops.iter_mut().enumerate() {
+                    *top = V::load(p.s.add((r + i).min(rows - 1) * width + v)).max(*top);
+                }
             }
+            let [a, b, c, d] = tops;
+            let top = a.max(b).max(c.max(d));
             top.store(p.top.add(v));
             // Where nothing was seen yet, the greatest score is −inf, and all weights must be 0.
             let base = top.if_less(lowest, V::of(0.0), top);
@@ -319,13 +324,5 @@ impl<T: Real> Kernel<T> for WideTask<'_, T> {
             }
             unpack_lanes::<V>(p.o, &self.y, w.at, w.from, w.to, T::of(1.0));
         }
-    }
-}
-
-/// What the parts of a split sequence hand to each other lies in one place; see `narrow`.
-impl<T: Real> Kernel<T> for NarrowTask<'_, T> {
-    #[inline(always)]
-    fn run<V: Lanes<T = T>>(self) {
-        self.work::<V>()
     }
 }

@@ -23,6 +23,20 @@ pub trait Real:
     fn wide(self) -> f64;
     /// Neither infinite nor NaN.
     fn is_finite(self) -> bool;
+    /// Writes four rows of four as the columns of four others, times a factor; the rows lie `from_step` and `to_step`
+    /// apart.
+    ///
+    /// # Safety
+    /// The rows can be read and written, and do not overlap.
+    #[inline(always)]
+    unsafe fn turn4(from: *const Self, from_step: isize, to: *mut Self, to_step: isize, factor: Self) {
+        for i in 0..4 {
+            for j in 0..4 {
+                // SAFETY: by the contract.
+                unsafe { *to.offset(j * to_step + i) = *from.offset(i * from_step + j) * factor };
+            }
+        }
+    }
     /// Runs a kernel in the vectors of a level, which the machine must have.
     fn at_level<K: Kernel<Self>>(level: Level, kernel: K);
 }
@@ -338,6 +352,12 @@ impl Real for f32 {
     #[inline(always)]
     fn is_finite(self) -> bool {
         self.is_finite()
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn turn4(from: *const f32, from_step: isize, to: *mut f32, to_step: isize, factor: f32) {
+        // SAFETY: by the contract, and the instructions are those of every x86-64.
+        unsafe { super::x86::turn4(from, from_step, to, to_step, factor) }
     }
     #[inline]
     fn at_level<K: Kernel<f32>>(level: Level, kernel: K) {

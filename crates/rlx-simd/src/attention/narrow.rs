@@ -2,7 +2,7 @@
 //! and values are read once. A long sequence is split into pieces of fixed size, whose results are then put together.
 
 use super::forward::Attention;
-use super::lanes::{Lanes, MAX_LANES};
+use super::lanes::{Kernel, Lanes, MAX_LANES};
 use super::{Block, ROWS, Real};
 use crate::level::Level;
 use crate::mem::{Ptr, Scratch, ScratchSize};
@@ -21,7 +21,7 @@ pub(super) struct Narrow<'a, T> {
 }
 
 /// One piece of the keys of one key head, or (with `combine`) all pieces' results.
-pub(super) struct NarrowTask<'a, T> {
+struct NarrowTask<'a, T> {
     narrow: &'a Narrow<'a, T>,
     head: usize,
     piece: usize,
@@ -49,7 +49,7 @@ impl<T: Real> Narrow<'_, T> {
         self.padded()[1] + MAX_LANES
     }
     fn each_len(&self) -> usize {
-        self.rows() * (self.padded()[0] + self.record()) + 2 * ROWS
+        self.rows() * (self.padded()[0] + ROWS + self.record()) + ROWS
     }
     fn shared_len(&self) -> usize {
         let x = self.attention.scores.sizes();
@@ -81,9 +81,9 @@ impl<T: Real> Narrow<'_, T> {
     }
 }
 
-impl<T: Real> NarrowTask<'_, T> {
+impl<T: Real> Kernel<T> for NarrowTask<'_, T> {
     #[inline(always)]
-    pub fn work<V: Lanes<T = T>>(self) {
+    fn run<V: Lanes<T = T>>(self) {
         let n = self.narrow;
         let (rows, record, pieces) = (n.rows(), n.record(), n.pieces());
         // SAFETY: `Attention::run` has valid views and scratch of the sizes above; each task has its own records, and
@@ -92,7 +92,7 @@ impl<T: Real> NarrowTask<'_, T> {
             let records = if pieces > 1 {
                 self.shared.0.add((self.head * pieces + self.piece) * rows * record)
             } else {
-                self.each.0.add(rows * n.padded()[0] + 2 * ROWS)
+                self.each.0.add(rows * (n.padded()[0] + ROWS) + ROWS)
             };
             if !self.combine {
                 self.gather::<V>(records);
@@ -108,7 +108,9 @@ impl<T: Real> NarrowTask<'_, T> {
             }
         }
     }
+}
 
+impl<T: Real> NarrowTask<'_, T> {
     /// Adds one record to another.
     #[inline(always)]
     unsafe fn merge<V: Lanes<T = T>>(&self, to: *mut T, from: *const T) {
@@ -156,6 +158,14 @@ impl<T: Real> NarrowTask<'_, T> {
         [b, hkv * x.group + row / x.s, row % x.s]
     }
 
+    /// The keys of a block that a row sees, mask and bias aside.
+    #[inline(always)]
+    fn sees(&self, row: usize, from: usize, to: usize) -> (usize, usize) {
+        let [.., i] = self.query(row);
+        let (low, high) = self.narrow.attention.scores.keys_of(i, i + 1);
+        (low.max(from), high.min(to))
+    }
+
     /// Goes over the keys of the piece.
     #[inline(always)]
     unsafe fn gather<V: Lanes<T = T>>(&self, records: *mut T) {
@@ -166,21 +176,17 @@ impl<T: Real> NarrowTask<'_, T> {
         let pieces = n.pieces();
         let (start, end) =
             if pieces == 1 { (0, x.t) } else { (self.piece * PIECE, ((self.piece + 1) * PIECE).min(x.t)) };
-        // SAFETY: as said in `work`; keys and rows are within the views.
+        // SAFETY: as said in `run`; keys and rows are within the views.
         unsafe {
             let (q, s) = (self.each.0, self.each.0.add(rows * d));
-            let add = s.add(ROWS);
+            let (add, factor) = (s.add(rows * ROWS), T::of(a.scores.factor()));
             for row in 0..rows {
                 let [b, h, i] = self.query(row);
                 let (to, from) = (q.add(row * d), a.scores.q.at([b, h, i, 0]));
-                for c in 0..d {
-                    let inside = c < x.d;
-                    *to.add(c) = if inside {
-                        *from.offset(c as isize * a.scores.q.strides[3]) * T::of(a.scores.factor())
-                    } else {
-                        T::ZERO
-                    };
+                for c in 0..x.d {
+                    *to.add(c) = *from.offset(c as isize * a.scores.q.strides[3]) * factor;
                 }
+                (x.d..d).for_each(|c| *to.add(c) = T::ZERO);
                 let to = records.add(row * record);
                 (0..record).for_each(|c| *to.add(c) = T::ZERO);
                 *to.add(dv) = T::NEG_INFINITY;
@@ -189,13 +195,30 @@ impl<T: Real> NarrowTask<'_, T> {
             let mut j = start;
             while j < end {
                 let block_end = (j + ROWS).min(end);
+                // First all scores, then all sums: keys and values in turn stay in the L1 cache.
+                let mut row = 0;
+                while row < rows {
+                    // Two rows that see the same keys share their loads.
+                    let [(low, high), other] =
+                        [row, (row + 1).min(rows - 1)].map(|row| self.sees(row, j, block_end));
+                    let together = if row + 1 < rows && (low, high) == other { 2 } else { 1 };
+                    if low < high {
+                        let k = a.scores.k.at([b, hkv, low, 0]);
+                        let to = s.add(row * ROWS);
+                        if together == 2 {
+                            dots::<V, 2>(q.add(row * d), d, k, ks, x.d, high - low, to);
+                        } else {
+                            dots::<V, 1>(q.add(row * d), d, k, ks, x.d, high - low, to);
+                        }
+                    }
+                    row += together;
+                }
                 for row in 0..rows {
-                    let [_, h, i] = self.query(row);
-                    let (low, high) = a.scores.keys_of(i, i + 1);
-                    let (low, high) = (low.max(j), high.min(block_end));
+                    let (low, high) = self.sees(row, j, block_end);
                     if low >= high {
                         continue;
                     }
+                    let ([_, h, i], s) = (self.query(row), s.add(row * ROWS));
                     let block = Block {
                         at: [b, h],
                         row: i,
@@ -208,8 +231,6 @@ impl<T: Real> NarrowTask<'_, T> {
                     if addend.is_some_and(|a| a.nothing) {
                         continue;
                     }
-                    let k = a.scores.k.at([b, hkv, low, 0]);
-                    dots::<V>(q.add(row * d), k, ks, x.d, block.lanes, s);
                     a.scores.finish::<V>(&block, s, addend, std::ptr::null_mut());
                     let v = a.v.at([b, hkv, low, 0]);
                     self.add::<V>(records.add(row * record), s, block.lanes, v, vs);
@@ -262,29 +283,60 @@ impl<T: Real> NarrowTask<'_, T> {
     }
 }
 
-/// Products of a padded row with `n` rows of length `d`, into whole vectors.
+/// Products of `RB` padded rows with `n` rows of length `d`, each into whole vectors, `ROWS` apart.
 #[inline(always)]
-unsafe fn dots<V: Lanes>(q: *const V::T, k: *const V::T, stride: isize, d: usize, n: usize, to: *mut V::T) {
+unsafe fn dots<V: Lanes, const RB: usize>(
+    q: *const V::T,
+    padded: usize,
+    k: *const V::T,
+    stride: isize,
+    d: usize,
+    n: usize,
+    to: *mut V::T,
+) {
+    /// Rows at a time: as many addresses as registers hold.
+    const KEYS: usize = 8;
+    let whole = d / V::N * V::N;
     for l in (0..n).step_by(V::N) {
-        let mut acc = [V::of(0.0); MAX_LANES];
-        // SAFETY: rows past the last are the last once more; the end of a row is read in part.
-        unsafe {
-            let rows: [*const V::T; MAX_LANES] =
-                std::array::from_fn(|i| k.offset((l + i).min(n - 1) as isize * stride));
-            let whole = d / V::N * V::N;
-            for c in (0..whole).step_by(V::N) {
-                let q = V::load(q.add(c));
-                for (acc, row) in acc.iter_mut().zip(rows).take(V::N) {
-                    *acc = V::load(row.add(c)).fma(q, *acc);
+        let mut all = [[V::of(0.0); MAX_LANES]; RB];
+        for first in (0..V::N).step_by(KEYS) {
+            let mut acc = [[V::of(0.0); KEYS]; RB];
+            // SAFETY: rows past the last are the last once more; the end of a row is read in part.
+            unsafe {
+                let rows: [*const V::T; KEYS] =
+                    std::array::from_fn(|i| k.offset((l + first + i).min(n - 1) as isize * stride));
+                for c in (0..whole).step_by(V::N) {
+                    let q: [V; RB] = std::array::from_fn(|r| V::load(q.add(r * padded + c)));
+                    for (i, row) in rows.into_iter().enumerate().take(V::N) {
+                        let k = V::load(row.add(c));
+                        for (acc, q) in acc.iter_mut().zip(q) {
+                            if let Some(acc) = acc.get_mut(i) {
+                                *acc = k.fma(q, *acc);
+                            }
+                        }
+                    }
+                }
+                if whole < d {
+                    let q: [V; RB] = std::array::from_fn(|r| V::load(q.add(r * padded + whole)));
+                    for (i, row) in rows.into_iter().enumerate().take(V::N) {
+                        let k = V::load_part(row.add(whole), d - whole);
+                        for (acc, q) in acc.iter_mut().zip(q) {
+                            if let Some(acc) = acc.get_mut(i) {
+                                *acc = k.fma(q, *acc);
+                            }
+                        }
+                    }
                 }
             }
-            if whole < d {
-                let q = V::load(q.add(whole));
-                for (acc, row) in acc.iter_mut().zip(rows).take(V::N) {
-                    *acc = V::load_part(row.add(whole), d - whole).fma(q, *acc);
+            for (all, acc) in all.iter_mut().zip(acc) {
+                for (to, x) in all.iter_mut().skip(first).zip(acc) {
+                    *to = x;
                 }
             }
-            V::sums(&acc).store(to.add(l));
+        }
+        for (r, all) in all.iter().enumerate() {
+            // SAFETY: a row of `to` has room for whole vectors of keys.
+            unsafe { V::sums(all).store(to.add(r * ROWS + l)) };
         }
     }
 }

@@ -23,6 +23,24 @@ pub unsafe fn avx2<T: Real, V: Lanes<T = T>, K: Kernel<T>>(kernel: K) {
     kernel.run::<V>()
 }
 
+/// [`Real::turn4`] for f32.
+///
+/// # Safety
+/// The rows can be read and written, and do not overlap.
+#[inline(always)]
+pub unsafe fn turn4(from: *const f32, from_step: isize, to: *mut f32, to_step: isize, factor: f32) {
+    // SAFETY: SSE is part of x86-64; four elements of each row can be touched.
+    unsafe {
+        let factor = _mm_set1_ps(factor);
+        let [mut a, mut b, mut c, mut d] =
+            [0, 1, 2, 3].map(|i| _mm_mul_ps(_mm_loadu_ps(from.offset(i * from_step)), factor));
+        _MM_TRANSPOSE4_PS(&mut a, &mut b, &mut c, &mut d);
+        for (i, row) in [a, b, c, d].into_iter().enumerate() {
+            _mm_storeu_ps(to.offset(i as isize * to_step), row);
+        }
+    }
+}
+
 /// Sixteen floats.
 #[derive(Clone, Copy)]
 pub struct Zmm(__m512);

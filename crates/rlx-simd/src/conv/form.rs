@@ -12,6 +12,9 @@ use super::lanes::{Lanes, Number};
 /// The most axes of a form: a tensor has at most 32, of which two are no spatial axes, and the batch is put first.
 pub(super) const AXES: usize = 32;
 
+/// Taps that are so far apart reach far.
+pub(super) const FAR: isize = 1024;
+
 /// One axis: at position u, tap j reads the input at `stride · u + shift + j · step`, which counts as 0 outside of
 /// `0..size`.
 #[derive(Clone, Copy, Debug)]
@@ -31,8 +34,12 @@ impl Axis {
     pub(super) const UNIT: Axis =
         Axis { size: 1, out: 1, stride: 1, taps: 1, shift: 0, step: 1, kernel_stride: 0, dropped: 0 };
 
-    /// Without the taps at either end that only ever meet padding, so that what is copied is bounded by the input.
+    /// Where the taps reach far, those at either end that only ever meet padding are dropped, so that what is copied is
+    /// bounded by the input. (Elsewhere not, for packed weights serve inputs of all sizes.)
     fn trimmed(mut self) -> Axis {
+        if (self.taps as isize - 1) * self.step.abs() < FAR {
+            return self;
+        }
         let reach = self.stride * (self.out as isize - 1).max(0);
         let idle = |shift: isize| shift >= self.size || shift + reach < 0;
         while self.taps > 0 && idle(self.shift) {
@@ -154,8 +161,6 @@ impl Form {
                     out: last.out * a.out,
                     shift: last.shift * a.size,
                     step: last.step * a.size,
-                    kernel_stride: last.kernel_stride,
-                    dropped: last.dropped,
                     ..*last
                 };
                 // What an inner axis has dropped is in the base of the weights, see `dropped`.

@@ -229,7 +229,7 @@ impl Conv<'_> {
         }
         self.classes().filter_map(|c| c.form()).fold(ScratchSize::default(), |size, form| {
             let shared = form.groups * form.rows * form.depth() * size_of::<T>();
-            size.max(ScratchSize { shared, ..Plan::new::<T>(form, level).scratch::<T>() })
+            size.max(ScratchSize { shared, ..Plan::new::<T>(form, level, 1).scratch::<T>() })
         })
     }
 
@@ -273,7 +273,13 @@ impl Conv<'_> {
                     Store { y: dx, channels: self.in_channels, positions: self.in_spatial.iter().product() };
                 // Without a stride every position is an input's.
                 let sink: &dyn Sink<T> = if self.stride.iter().all(|s| *s == 1) { &store } else { &place };
-                Plan::new::<T>(form, level).run(level, pool, scratch, (dy, packed.cast_const()), sink);
+                Plan::new::<T>(form, level, pool.threads()).run(
+                    level,
+                    pool,
+                    scratch,
+                    (dy, packed.cast_const()),
+                    sink,
+                );
             }
         }
     }

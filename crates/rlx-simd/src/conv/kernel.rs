@@ -60,9 +60,9 @@ pub(super) struct Plan {
     tasks: usize,
 }
 
-/// Positions of a block at least and at most, in vectors' worth of numbers.
+/// Positions of a block, at least and at most.
 const POSITIONS: (usize, usize) = (96, 512);
-/// Tasks that are enough to keep the workers busy.
+/// Blocks that are enough to keep the workers busy.
 const TASKS: usize = 16;
 /// Products of a task that is worth starting.
 const PRODUCTS: usize = 1 << 18;
@@ -70,7 +70,8 @@ const PRODUCTS: usize = 1 << 18;
 const COPY: usize = 512 << 10;
 
 impl Plan {
-    pub(super) fn new<T: Number>(form: Form, level: Level) -> Plan {
+    /// For that many threads; the plan for one needs as much scratch as any other. No result depends on how rows are shared out.
+    pub(super) fn new<T: Number>(form: Form, level: Level, threads: usize) -> Plan {
         let shape = Shape::of::<T>(level);
         let all = form.batch * form.positions();
         // Groups are tasks too, and a single channel leaves room for more positions.
@@ -81,7 +82,9 @@ impl Plan {
         let blocks = form.blocks(&size);
         let per_group = size.iter().product::<usize>() * form.rows * form.depth();
         let groups = PRODUCTS.div_ceil(per_group.max(1)).clamp(1, form.groups.max(1));
-        let parts = TASKS.div_ceil((blocks * form.groups.div_ceil(groups)).max(1)).min(8);
+        // Every part copies the same input.
+        let wanted = if threads > 1 { 4 * threads } else { 1 };
+        let parts = wanted.div_ceil((blocks * form.groups.div_ceil(groups)).max(1));
         let rows = form.rows.div_ceil(parts).next_multiple_of(shape.rows).max(1);
         let each = (layout.len(1, 0) * size_of::<T>()).max(1);
         let most = (COPY / each).clamp(1, form.channels.max(1));

@@ -31,23 +31,43 @@ def aligned(array):
     return copy
 
 
+def timed(run):
+    start = time.perf_counter()
+    run()
+    return (time.perf_counter() - start) * 1e3
+
+
 def model_bytes(name, weights, known={}):
-    """The ONNX file of a model; the last one is kept, for the cases of a workload share it."""
+    """The ONNX file of a model; those of the last weights are kept, for the cases of a workload share them."""
     import bench_onnx
 
     if (name, weights) not in known:
-        known.clear()
+        for old in [k for k in known if k[1] != weights]:
+            del known[old]
         known[name, weights] = bench_onnx.MODELS[name](load_file(weights))
     return known[name, weights]
 
 
 def ort(name, weights, inputs):
+    """ONNX Runtime at its best: which form of a model it likes most depends on the sizes, so it may try them."""
+    fixed = ["batch", "seq"]
+    forms = {"matmul": [("matmul", ["m"])], "encoder": [("encoder", []), ("encoder", fixed), ("encoder_fused", [])]}[name]
+    ready = [ort_form(form, fixed, weights, inputs) for form, fixed in forms]
+    best = [float("inf")] * len(ready)
+    # In turns, for the machine drifts, and each after the others' threads have come to rest.
+    for i in [*range(len(ready))] * (3 if len(ready) > 1 else 0):
+        time.sleep(0.02)
+        ready[i][0]()
+        best[i] = min(best[i], timed(ready[i][0]))
+    return ready[best.index(min(best))]
+
+
+def ort_form(name, fixed, weights, inputs):
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = THREADS
-    sizes = dict(zip({"matmul": ["m"], "encoder": ["batch", "seq"]}[name], next(iter(inputs.values())).shape))
-    for symbol, size in sizes.items():
+    for symbol, size in zip(fixed, next(iter(inputs.values())).shape):
         options.add_free_dimension_override_by_name(symbol, size)
     session = onnxruntime.InferenceSession(model_bytes(name, weights), options, providers=["CPUExecutionProvider"])
     value = onnxruntime.OrtValue.ortvalue_from_numpy(session.run(None, inputs)[0])
@@ -102,9 +122,7 @@ def main():
                     run()
                 times, begun = [], time.perf_counter()
                 while not times or time.perf_counter() - begun < command["ms"] / 1e3:
-                    start = time.perf_counter()
-                    run()
-                    times.append((time.perf_counter() - start) * 1e3)
+                    times.append(timed(run))
                 answer["ms"] = times
             else:
                 save_file({"y": np.ascontiguousarray(result())}, command["to"])

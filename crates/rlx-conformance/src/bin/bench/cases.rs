@@ -105,10 +105,6 @@ impl Case {
         Case { name: format!("{}/{name}", workload.name), model }
     }
 
-    /// The last part of the name.
-    pub fn row(&self) -> &str {
-        self.name.split('/').next_back().unwrap_or_default()
-    }
 
     /// Arithmetic operations of the products in it; nothing where exponentials are most of the work.
     pub fn flops(&self) -> Option<f64> {

@@ -97,6 +97,10 @@ impl Expander<'_> {
                 }
                 self.legal(g, node, &step, operands)
             }
+            // Codecs take f32.
+            Some(Step::Quantize) => {
+                Ok(g.emit_at(node, operands.into_iter().map(|o| o.map(|v| v.to(DType::F32))).collect()))
+            }
             Some(_) => Ok(g.emit_at(node, operands)),
         }
     }
@@ -131,7 +135,7 @@ impl Expander<'_> {
             matches!(step, Step::Running { kind: Running::Max | Running::Min, exclusive: true, .. });
         let back = |(v, t): (Var<'g>, &Type)| match t.dtype.int_range() {
             Some((lo, hi)) if exclusive && v.dtype() != t.dtype => {
-                v.clamp(Some(lo as f64), Some(hi as f64)).to(t.dtype)
+                v.maximum(lo as f64).minimum(hi as f64).to(t.dtype)
             }
             _ => v.to(t.dtype),
         };

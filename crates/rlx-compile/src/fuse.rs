@@ -310,6 +310,17 @@ impl Fuser<'_, '_> {
             Doing::Point(Point::Fold(_, axes)) => {
                 let reduced: Vec<Dim> =
                     axes.iter().filter_map(|a| self.operand_shape(i)?.get(*a).cloned()).collect();
+                if class == Class::Splat {
+                    // The one row of a space without any other.
+                    let fits = |n: &usize| {
+                        let (rows, own) = space.split_at(space.len() - n);
+                        product(rows).is(1) && product(own) == product(&reduced)
+                    };
+                    let n = lanes.map_or(1..=space.len(), |l| l..=l).find(fits);
+                    if let Some(n) = n {
+                        (class, lanes) = (Class::Row(n), Some(n));
+                    }
+                }
                 match class {
                     Class::Row(_) => {}
                     Class::Full if lanes.is_none_or(|l| l == 0) && group.producer.is_none() => {

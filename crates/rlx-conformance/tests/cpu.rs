@@ -4,8 +4,9 @@
 
 use rlx::{CompileOptions, Device, Engine, Settings};
 use rlx_conformance::device::{self, Subject};
+use rlx_conformance::random::{Kind, graph};
 use rlx_conformance::sampled;
-use rlx_ir::DType;
+use rlx_ir::{DType, Func, Tensor};
 use rlx_simd::level::Level;
 
 fn subject(level: Level, threads: usize, fuse: bool) -> Subject {
@@ -18,7 +19,6 @@ fn samples(subject: &Subject, dtype: DType, gradient: bool) {
     let mut failures = Vec::new();
     let mut count = 0;
     for (name, case) in sampled::all(dtype, |_| true) {
-        eprintln!("{name}");
         let op = name.split('/').next().unwrap_or("");
         let tol = device::tolerance(op, dtype);
         let result = case.map_err(|e| e.to_string()).and_then(|c| {
@@ -65,4 +65,59 @@ fn every_level_agrees_with_the_oracle() {
             samples(&subject(level, 1, fuse), DType::F32, true);
         }
     }
+}
+
+/// A random graph with its data, or the graph of its gradient; `None` if it has none. In f32 where asked.
+fn random_case(seed: u64, kind: Kind, f32: bool, gradient: bool) -> Option<(Func, Vec<(String, Tensor)>)> {
+    let mut r = graph(seed, 12, kind).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    if f32 {
+        r.func = rlx_ir::text::parse(&rlx_ir::text::print(&r.func).replace("f64", "f32")).unwrap();
+    }
+    if gradient {
+        let float = |t: &rlx_ir::Type| t.dtype.is_float();
+        let ports = r.func.ports.iter().zip(r.func.port_types().unwrap());
+        let wrt: Vec<&str> = ports.filter(|(_, t)| float(t)).map(|(p, _)| p.name.as_str()).collect();
+        let outputs = r.func.outputs.iter().zip(r.func.output_types().unwrap());
+        let outputs: Vec<&str> = outputs.filter(|(_, t)| float(t)).map(|(o, _)| o.name.as_str()).collect();
+        if wrt.is_empty() || outputs.is_empty() {
+            return None;
+        }
+        r.func = rlx_ir::transform::vjp(&r.func, &outputs, &wrt).unwrap();
+    }
+    let data = r.data(seed).unwrap();
+    Some((r.func, data))
+}
+
+/// Random graphs, each with fusion and without.
+fn random(kind: Kind, f32: bool, gradient: bool, count: u64, tol: f64) {
+    let subjects = [true, false].map(|fuse| subject(Level::detect(), 2, fuse));
+    let mut failures = Vec::new();
+    let mut ran = 0;
+    for seed in 0..count {
+        let Some((f, data)) = random_case(seed, kind, f32, gradient) else { continue };
+        ran += 1;
+        for s in &subjects {
+            if let Err(e) = s.check(&f, &data, tol) {
+                failures.push(format!("graph {seed}, fused {}: {e}", s.options.fuse));
+            }
+        }
+    }
+    assert!(ran > count / 2, "only {ran} of {count} graphs ran");
+    let n = failures.len();
+    assert!(failures.is_empty(), "{n} of {ran} graphs disagree:\n{}", failures.join("\n"));
+}
+
+#[test]
+fn random_graphs_agree_with_the_oracle() {
+    random(Kind::Any, false, false, 500, 1e-9);
+}
+
+#[test]
+fn smooth_random_graphs_agree_with_the_oracle_in_f32() {
+    random(Kind::Smooth, true, false, 300, 1e-3);
+}
+
+#[test]
+fn gradients_of_random_graphs_agree_with_the_oracle() {
+    random(Kind::Smooth, false, true, 200, 1e-9);
 }

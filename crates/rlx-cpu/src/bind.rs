@@ -2,7 +2,7 @@
 
 use crate::kernels;
 use rlx_compile::plan::Layout;
-use rlx_compile::program::{Call, Inst, Kernel, Place, Program, Work, fault};
+use rlx_compile::program::{Call, Inst, Kernel, Place, Product, Program, Work, fault};
 use rlx_ir::dim::{Bindings, DimError};
 use rlx_ir::{Code, DType, Error, Result};
 use rlx_simd::gemm::{PackKind, PackedB};
@@ -182,7 +182,9 @@ fn bind_call(loaded: &Loaded, sizes: &[i64], layout: &Layout, c: &Call) -> Resul
             let reach = (size(*d) - 1).saturating_mul(size(*stride));
             (low, high) = (low.saturating_add(reach.min(0)), high.saturating_add(reach.max(0)));
         }
-        high = high.saturating_add(indexed(kernel, k as u32, &size));
+        let index = indexed(kernel, k as u32, &size);
+        high = high.saturating_add(index.unwrap_or(0));
+        let empty = empty || index.is_none();
         if !empty && (low < 0 || high >= len) && !s.dtype.is_packed() {
             let text = format!("elements {low} to {high} of {len} are out of range at these sizes");
             return Err(Error::new(Code::Size, text).in_op(&c.label));
@@ -201,16 +203,20 @@ fn bind_call(loaded: &Loaded, sizes: &[i64], layout: &Layout, c: &Call) -> Resul
     Ok(BoundCall { kernel: c.kernel as usize, args })
 }
 
-/// How far an index reaches into an argument beyond its strides.
-fn indexed(kernel: &Kernel, arg: u32, size: &dyn Fn(rlx_compile::program::SizeId) -> i64) -> i64 {
-    let Work::Region(r) = &kernel.work else { return 0 };
-    let reach = |i: &Inst| match i {
-        Inst::Take { arg: a, stride, len, .. } if *a == arg => {
-            (size(*len) - 1).max(0).saturating_mul(size(*stride))
-        }
-        _ => 0,
+/// How far an index reaches into an argument beyond its strides; `None` if there is nothing to find there.
+fn indexed(kernel: &Kernel, arg: u32, size: &dyn Fn(rlx_compile::program::SizeId) -> i64) -> Option<i64> {
+    let code = match &kernel.work {
+        Work::Region(r) => &r.code,
+        Work::Product(Product { epilogue: Some(r), .. }) => &r.code,
+        _ => return Some(0),
     };
-    r.code.iter().map(reach).max().unwrap_or(0)
+    code.iter().try_fold(0, |far, i| match i {
+        Inst::Take { arg: a, len, .. } if *a == arg && size(*len) == 0 => None,
+        Inst::Take { arg: a, stride, len, .. } if *a == arg => {
+            Some(far.max((size(*len) - 1).saturating_mul(size(*stride))))
+        }
+        _ => Some(far),
+    })
 }
 
 /// The memory of a run.

@@ -63,6 +63,13 @@ impl Form {
         View { ptr: at.0.cast(), shape: like, strides }
     }
 
+    /// The view of its own sizes, with leading axes of size 1.
+    fn padded<T, const R: usize>(&self, at: Ptr<u8>) -> View<T, R> {
+        let mut like = [1; R];
+        like.iter_mut().rev().zip(self.shape.iter().rev()).for_each(|(a, b)| *a = *b);
+        self.view(at, like)
+    }
+
     /// The view of exactly these axes.
     fn exact<T, const R: usize>(&self, at: Ptr<u8>) -> View<T, R> {
         let mut like = [1; R];
@@ -115,6 +122,9 @@ pub(crate) fn bind(
 fn copying(setting: Setting, from: Form, to: Form, bytes: usize, source: usize, target: usize) -> Ready {
     ready(ScratchSize::default(), 0, move |cx, args| {
         let (Some(src), Some(dst)) = (args.get(source), args.get(target)) else { return };
+        if src.0 == dst.0 {
+            return; // the copy takes the memory of what it copies
+        }
         // SAFETY: the binder checked that both lie within their slots, which differ.
         unsafe {
             copy::copy(setting.level, bytes, &to.shape, dst.0, &to.strides, src.0, &from.strides, cx.pool)
@@ -528,11 +538,6 @@ fn attend_back(setting: Setting, forms: &[Form], given: &[bool], a: &Attention) 
     let dslopes = slopes.then(|| get(at_slopes)).transpose()?;
     let level = setting.level;
     let flops = 10 * dq.len() * v.shape.get(2).copied().unwrap_or(0);
-    let dims = match dq.shape.as_slice() {
-        &[b, hq, s, _] => [b, hq, s, v.shape.get(2).copied().unwrap_or(0)],
-        _ => return Err(wrong()),
-    };
-    let [b, hq, ..] = dims;
     let count = forms.len();
     Ok(by_dtype!(v.dtype, T, F32 = f32, F64 = f64 => {
         let scores = scores::<T>(forms, given, 4, a).ok_or_else(wrong)?;
@@ -545,11 +550,11 @@ fn attend_back(setting: Setting, forms: &[Form], given: &[bool], a: &Attention) 
                 dk: dk.exact(*args.get(operands + 1)?),
                 dv: dv.exact(*args.get(operands + 2)?),
                 dbias: match &dbias {
-                    Some(f) => Some(f.view(*args.get(operands + 3)?, dims)),
+                    Some(f) => Some(f.padded(*args.get(operands + 3)?)),
                     None => None,
                 },
                 dslopes: match &dslopes {
-                    Some(f) => Some(f.view(*args.get(at_slopes)?, [b, hq])),
+                    Some(f) => Some(f.padded(*args.get(at_slopes)?)),
                     None => None,
                 },
             })

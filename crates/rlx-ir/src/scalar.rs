@@ -126,6 +126,8 @@ impl Scalar {
             Sinh => a.sinh(),
             Cosh => a.cosh(),
             Asinh => libm::asinh(a),
+            // libm gives a number for some arguments below 1.
+            Acosh if a < 1.0 => f64::NAN,
             Acosh => libm::acosh(a),
             Atanh => libm::atanh(a),
             Tanh => a.tanh(),

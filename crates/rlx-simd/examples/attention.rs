@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use rlx_simd::attention::{Attention, Scores};
+use rlx_simd::attention::{Attention, AttentionGrad, Scores};
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Scratch, View};
 use rlx_simd::pool::Pool;
@@ -60,12 +60,27 @@ fn main() {
         let buffer = Buffer::new(a.scratch().total(threads));
         let scratch = unsafe { Scratch::new(buffer.ptr(), a.scratch(), threads) };
         let best = time(|| unsafe { a.run(level, &pool, &scratch) });
+        let (mut dq, mut dk, mut dv) = (vec![0f32; q.len()], vec![0f32; k.len()], vec![0f32; v.len()]);
+        let grad = AttentionGrad {
+            scores: a.scores,
+            v: a.v,
+            dy: a.y,
+            dq: View::dense(dq.as_mut_ptr(), a.scores.q.shape),
+            dk: View::dense(dk.as_mut_ptr(), a.scores.k.shape),
+            dv: View::dense(dv.as_mut_ptr(), a.v.shape),
+            dbias: None,
+            dslopes: None,
+        };
+        let buffer = Buffer::new(grad.scratch().total(threads));
+        let scratch = unsafe { Scratch::new(buffer.ptr(), grad.scratch(), threads) };
+        let back = time(|| unsafe { grad.run(level, &pool, &scratch) });
         let pairs = if causal { s * (2 * t - s + 1) / 2 } else { s * t };
         let rate = 4.0 * (b * hq * pairs * d) as f64 / best / 1e9;
         let bytes = 8.0 * (b * hkv * t * d) as f64 / best / 1e9;
         println!(
-            "b{b} hq{hq} hkv{hkv} s{s} t{t} d{d} causal={causal}: {:.4} ms, {rate:.0} GFLOP/s, k and v {bytes:.1} GB/s",
-            best * 1e3
+            "b{b} hq{hq} hkv{hkv} s{s} t{t} d{d} causal={causal}: {:.4} ms, {rate:.0} GFLOP/s, k and v {bytes:.1} GB/s; back {:.4} ms",
+            best * 1e3,
+            back * 1e3
         );
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Scratch, View};
 use rlx_simd::pool::Pool;
-use rlx_simd::scan::{ScanInputs, SelectiveScan};
+use rlx_simd::scan::{ScanInputs, SelectiveScan, SelectiveScanGrad};
 
 fn main() {
     let mut args = std::env::args().skip(1);
@@ -44,7 +44,27 @@ fn main() {
         let buffer = Buffer::new(scan.scratch().total(threads));
         let scratch = unsafe { Scratch::new(buffer.ptr(), scan.scratch(), threads) };
         let best = time(|| unsafe { scan.run(level, &pool, &scratch) });
-        println!("b{batch} s{s} h{h} n{n}: {:.3} ms", best * 1e3);
+        let mut grads: Vec<Vec<f32>> =
+            [x.len(), x.len(), a.len(), b.len(), c.len(), h].map(|n| vec![0f32; n]).into();
+        let [dx, ddelta, da, db, dc, dd] = &mut grads[..] else { return };
+        let grad = SelectiveScanGrad {
+            inputs,
+            dy: scan.y,
+            dlast: None,
+            dx: View::dense(dx.as_mut_ptr(), [batch, s, h]),
+            ddelta: View::dense(ddelta.as_mut_ptr(), [batch, s, h]),
+            da: View::dense(da.as_mut_ptr(), [h, n]),
+            db: View::dense(db.as_mut_ptr(), [batch, s, n]),
+            dc: View::dense(dc.as_mut_ptr(), [batch, s, n]),
+            dd: Some(View::dense(dd.as_mut_ptr(), [h])),
+            dz: None,
+            ddelta_bias: None,
+            dstate: None,
+        };
+        let buffer = Buffer::new(grad.scratch().total(threads));
+        let scratch = unsafe { Scratch::new(buffer.ptr(), grad.scratch(), threads) };
+        let back = time(|| unsafe { grad.run(level, &pool, &scratch) });
+        println!("b{batch} s{s} h{h} n{n}: {:.3} ms, back {:.3} ms", best * 1e3, back * 1e3);
     }
 }
 

@@ -17,7 +17,7 @@ const FEW_LINES: usize = 16;
 const COLUMNS: usize = 64;
 /// Elements that a task runs through, at least.
 const TASK_LEN: usize = 8 << 10;
-/// Elements of a line whose sums are made as a tree, so that the next ones wait for one addition only.
+/// Elements of a line whose totals are made as a tree, so that the next ones wait for one step only.
 const BLOCK: usize = 8;
 /// Partial totals of a chunk, so that they do not wait for one another.
 const LANES: usize = 16;
@@ -55,8 +55,8 @@ trait Op<T>: Sized {
     /// What a total is kept in.
     type Acc: Copy;
     const NOTHING: Self::Acc;
-    /// Whether a line may be cut and sums made as a tree. Not products: one that overflows stays so, also where the line
-    /// as a whole does not.
+    /// Whether a line may be cut, and totals made as a tree. Not products of floats: a part may overflow where the line as
+    /// a whole does not.
     const SPLIT: bool;
     const TREE: bool;
     fn lift(v: T) -> Self::Acc;
@@ -135,13 +135,13 @@ ops! {
     Sum(i64) in i64, from 0, split true tree true: i64::wrapping_add;
     Prod(f32) in f64, from 1.0, split false tree false: |a, b| a * b;
     Prod(f64) in f64, from 1.0, split false tree false: |a, b| a * b;
-    Prod(i64) in i64, from 1, split true tree false: i64::wrapping_mul;
-    Max(f32) in f32, from f32::NEG_INFINITY, split true tree false: larger;
-    Max(f64) in f64, from f64::NEG_INFINITY, split true tree false: larger;
-    Max(i64) in i64, from i64::MIN, split true tree false: i64::max;
-    Min(f32) in f32, from f32::INFINITY, split true tree false: smaller;
-    Min(f64) in f64, from f64::INFINITY, split true tree false: smaller;
-    Min(i64) in i64, from i64::MAX, split true tree false: i64::min;
+    Prod(i64) in i64, from 1, split true tree true: i64::wrapping_mul;
+    Max(f32) in f32, from f32::NEG_INFINITY, split true tree true: larger;
+    Max(f64) in f64, from f64::NEG_INFINITY, split true tree true: larger;
+    Max(i64) in i64, from i64::MIN, split true tree true: i64::max;
+    Min(f32) in f32, from f32::INFINITY, split true tree true: smaller;
+    Min(f64) in f64, from f64::INFINITY, split true tree true: smaller;
+    Min(i64) in i64, from i64::MAX, split true tree true: i64::min;
     LogSumExp(f32) in f64, from f64::NEG_INFINITY, split true tree false: log_sum_exp;
     LogSumExp(f64) in f64, from f64::NEG_INFINITY, split true tree false: log_sum_exp;
 }

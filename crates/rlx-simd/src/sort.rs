@@ -10,14 +10,18 @@ use crate::mem::{Ptr, Scratch, ScratchSize};
 use crate::pool::Pool;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
-/// Elements of a line that one task sorts or searches.
+/// Elements of a line that one task searches for the first ones.
 const CHUNK: usize = 32 << 10;
+/// Elements of a line that one task sorts: a multiple of what a merging task writes.
+const RUN: usize = 64 << 10;
 /// Elements that a merging task writes.
 const MERGE: usize = 16 << 10;
 /// With so many lines or more there is enough to do without cutting them.
 const MANY_LINES: usize = 8;
 /// Elements that a task sorts, at least.
 const TASK_LEN: usize = 2 << 10;
+/// From so many elements on, ranks are sorted digit by digit.
+const RADIX_LEN: usize = 512;
 /// Elements that are compared with the threshold at once.
 const LANES: usize = 32;
 
@@ -52,7 +56,7 @@ impl Order {
 
     /// Whether chunks of a line are sorted side by side and then merged.
     fn merges(&self) -> bool {
-        self.chunks() > 1 && self.lines() < MANY_LINES
+        self.n > RUN && self.lines() < MANY_LINES
     }
 
     /// Elements of a buffer from which the first ones are picked.
@@ -63,11 +67,14 @@ impl Order {
 
 /// A rank above and a position below.
 trait Packed: Copy + Ord + Send + Sync {
+    /// Bytes of a rank.
+    const DIGITS: usize;
     fn new(rank: u64, position: usize) -> Self;
     fn position(self) -> usize;
     fn rank(self) -> u64;
 }
 impl Packed for u64 {
+    const DIGITS: usize = 4;
     #[inline(always)]
     fn new(rank: u64, position: usize) -> u64 {
         rank << 32 | position as u64
@@ -82,6 +89,7 @@ impl Packed for u64 {
     }
 }
 impl Packed for u128 {
+    const DIGITS: usize = 8;
     #[inline(always)]
     fn new(rank: u64, position: usize) -> u128 {
         (rank as u128) << 64 | position as u128
@@ -162,7 +170,7 @@ pub fn sort_scratch<T: Element>(o: Order) -> ScratchSize {
     } else if o.merges() {
         (0, 2 * o.n)
     } else {
-        (o.n, 0)
+        (2 * o.n, 0)
     };
     ScratchSize { each: each * wide, shared: shared * wide }
 }
@@ -207,10 +215,9 @@ struct Space<T> {
 }
 
 impl<T: Element> Space<T> {
-    /// The element at a position of a line.
-    fn element(&self, line: usize, position: usize) -> *const T {
-        let (o, i) = (line / self.o.inner, line % self.o.inner);
-        at(self.x, (o * self.o.n + position) * self.o.inner + i)
+    /// The first element of a line; the next ones are `inner` apart.
+    fn line(&self, line: usize) -> *const T {
+        at(self.x, line / self.o.inner * self.o.n * self.o.inner + line % self.o.inner)
     }
 
     /// Packs the elements of a line from a position on.
@@ -218,9 +225,10 @@ impl<T: Element> Space<T> {
     /// # Safety
     /// The positions are within the line.
     unsafe fn pack<P: Packed>(&self, line: usize, first: usize, to: &mut [P]) {
+        let (from, inner) = (self.line(line), self.o.inner);
         for (position, to) in (first..).zip(to) {
             // SAFETY: as the caller promises.
-            let v = unsafe { *self.element(line, position) };
+            let v = unsafe { *from.add(position * inner) };
             *to = P::new(v.rank(self.o.descending), position);
         }
     }
@@ -231,15 +239,16 @@ impl<T: Element> Space<T> {
     /// The positions are within those kept, and each is written by one task.
     unsafe fn write<P: Packed>(&self, line: usize, first: usize, sorted: &[P]) {
         let Order { inner, keep, .. } = self.o;
-        let base = line / inner * keep * inner + line % inner;
-        for (k, p) in (first..).zip(sorted) {
-            let to = base + k * inner;
+        let (from, first) = (self.line(line), line / inner * keep * inner + line % inner + first * inner);
+        let (values, indices) = (!self.values.0.is_null(), !self.indices.0.is_null());
+        for (k, p) in sorted.iter().enumerate() {
+            let to = first + k * inner;
             // SAFETY: as the caller promises.
             unsafe {
-                if !self.values.0.is_null() {
-                    *at(self.values, to) = *self.element(line, p.position());
+                if values {
+                    *at(self.values, to) = *from.add(p.position() * inner);
                 }
-                if !self.indices.0.is_null() {
+                if indices {
                     *at(self.indices, to) = p.position() as i64;
                 }
             }
@@ -247,14 +256,62 @@ impl<T: Element> Space<T> {
     }
 }
 
-/// Brings the first `keep` into order.
-fn sort_first<P: Packed>(all: &mut [P], keep: usize) {
-    if keep < all.len() / 2 && keep > 0 {
-        all.select_nth_unstable(keep - 1);
-        all.get_mut(..keep).unwrap_or_default().sort_unstable();
+/// The first `keep` in order. The elements come in the order of their positions, and `spare` is as long as they.
+fn sort_first<'a, P: Packed>(all: &'a mut [P], spare: &'a mut [P], keep: usize) -> &'a [P] {
+    let sorted = if keep < all.len() / 4 {
+        pick_first(all, keep).sort_unstable();
+        all
     } else {
-        all.sort_unstable();
+        sort_all(all, spare)
+    };
+    sorted.get(..keep).unwrap_or_default()
+}
+
+/// The first `keep`, in no order.
+fn pick_first<P: Packed>(all: &mut [P], keep: usize) -> &mut [P] {
+    if (1..all.len()).contains(&keep) {
+        all.select_nth_unstable(keep - 1);
     }
+    let keep = keep.min(all.len());
+    all.get_mut(..keep).unwrap_or_default()
+}
+
+/// All elements in order, in one of the two slices. They come in the order of their positions.
+fn sort_all<'a, P: Packed>(mut all: &'a mut [P], mut spare: &'a mut [P]) -> &'a mut [P] {
+    let n = all.len();
+    if n < RADIX_LEN || u32::try_from(n).is_err() {
+        all.sort_unstable();
+        return all;
+    }
+    let digit = |p: P, d: usize| (p.rank() >> (8 * d)) as u8;
+    let mut counts = [[0u32; 256]; 8];
+    for p in all.iter() {
+        for (d, counts) in counts.iter_mut().enumerate().take(P::DIGITS) {
+            if let Some(count) = counts.get_mut(usize::from(digit(*p, d))) {
+                *count += 1;
+            }
+        }
+    }
+    // From the least digit up, each time keeping the order of those before.
+    for (d, counts) in counts.iter_mut().enumerate().take(P::DIGITS) {
+        if counts.contains(&(n as u32)) {
+            continue;
+        }
+        let mut start = 0;
+        for count in counts.iter_mut() {
+            start += std::mem::replace(count, start);
+        }
+        for p in all.iter() {
+            if let Some(next) = counts.get_mut(usize::from(digit(*p, d)))
+                && let Some(to) = spare.get_mut(*next as usize)
+            {
+                *to = *p;
+                *next += 1;
+            }
+        }
+        std::mem::swap(&mut all, &mut spare);
+    }
+    all
 }
 
 /// # Safety
@@ -276,10 +333,10 @@ unsafe fn run<T: Element, P: Packed>(level: Level, s: Space<T>, pool: &Pool, scr
         for line in range {
             // SAFETY: the scratch is the worker's, and the line the task's.
             unsafe {
-                let all = from_raw_parts_mut(scratch.each::<P>(worker, o.n), o.n);
+                let (all, spare) =
+                    from_raw_parts_mut(scratch.each::<P>(worker, 2 * o.n), 2 * o.n).split_at_mut(o.n);
                 s.pack(line, 0, all);
-                sort_first(all, o.keep);
-                s.write(line, 0, all.get(..o.keep).unwrap_or_default());
+                s.write(line, 0, sort_first(all, spare, o.keep));
             }
         }
     });
@@ -293,15 +350,19 @@ unsafe fn merge_sort<T: Element, P: Packed>(s: Space<T>, line: usize, pool: &Poo
     let n = s.o.n;
     let memory = Ptr(scratch.shared::<P>(2 * n));
     let (mut from, mut to) = (memory, Ptr(at(memory, n)));
-    pieces(pool, n, CHUNK, |range, _| {
+    pieces(pool, n, RUN, |range, _| {
         // SAFETY: the chunk is the task's.
         unsafe {
             let chunk = from_raw_parts_mut(at(from, range.start), range.len());
             s.pack(line, range.start, chunk);
-            chunk.sort_unstable();
+            let sorted = sort_all(chunk, from_raw_parts_mut(at(to, range.start), range.len()));
+            let home = at(from, range.start);
+            if sorted.as_ptr() != home {
+                home.copy_from_nonoverlapping(sorted.as_ptr(), sorted.len());
+            }
         }
     });
-    let mut length = CHUNK;
+    let mut length = RUN;
     while length < n {
         pieces(pool, n, MERGE, |range, _| {
             // The pair of runs that this piece of the result comes from: a pair is a multiple of the piece.
@@ -334,20 +395,22 @@ fn merge<P: Packed>(a: &[P], b: &[P], skip: usize, to: &mut [P]) {
             _ => high = i,
         }
     }
-    let (mut a, mut b) =
-        (a.get(low..).unwrap_or_default().iter(), b.get(skip - low..).unwrap_or_default().iter());
-    let (mut x, mut y) = (a.next(), b.next());
-    for to in to {
-        let take_x = match (x, y) {
-            (Some(x), Some(y)) => x < y,
-            (x, _) => x.is_some(),
-        };
-        let taken =
-            if take_x { std::mem::replace(&mut x, a.next()) } else { std::mem::replace(&mut y, b.next()) };
-        if let Some(v) = taken {
-            *to = *v;
+    let (a, b) = (a.get(low..).unwrap_or_default(), b.get(skip - low..).unwrap_or_default());
+    let (mut i, mut j, mut k) = (0, 0, 0);
+    while i < a.len() && j < b.len() && k < to.len() {
+        // So many steps can be made before a run or the room ends: without a branch, which no processor could foresee.
+        for _ in 0..(a.len() - i).min(b.len() - j).min(to.len() - k) {
+            // SAFETY: each step moves one of the two on by one, and the room by one.
+            unsafe {
+                let (x, y) = (*a.get_unchecked(i), *b.get_unchecked(j));
+                let first = x < y;
+                *to.get_unchecked_mut(k) = if first { x } else { y };
+                (i, j, k) = (i + usize::from(first), j + usize::from(!first), k + 1);
+            }
         }
     }
+    let rest = a.get(i..).unwrap_or_default().iter().chain(b.get(j..).unwrap_or_default());
+    to.get_mut(k..).unwrap_or_default().iter_mut().zip(rest).for_each(|(to, v)| *to = *v);
 }
 
 /// Picks the first few of each line without sorting it: of each chunk, then of what the chunks gave.
@@ -367,7 +430,7 @@ unsafe fn pick<T: Element, P: Packed>(level: Level, s: Space<T>, pool: &Pool, sc
             // SAFETY: a chunk of the line; the scratch is the worker's, and the results are the task's.
             unsafe {
                 let room = from_raw_parts_mut(scratch.each::<P>(worker, o.room()), o.room());
-                let chunk = from_raw_parts(s.element(line, first), CHUNK.min(o.n - first));
+                let chunk = from_raw_parts(s.line(line).add(first), CHUNK.min(o.n - first));
                 let few = pick_from(level, chunk, first, o, room);
                 if chunks == 1 {
                     few.sort_unstable();
@@ -388,8 +451,9 @@ unsafe fn pick<T: Element, P: Packed>(level: Level, s: Space<T>, pool: &Pool, sc
         // SAFETY: what the chunks of this line gave.
         unsafe {
             let all = from_raw_parts_mut(at(found, range.start * chunks * o.keep), count);
-            sort_first(all, o.keep);
-            s.write(range.start, 0, all.get(..o.keep).unwrap_or_default());
+            let few = pick_first(all, o.keep);
+            few.sort_unstable();
+            s.write(range.start, 0, few);
         }
     });
 }
@@ -430,9 +494,5 @@ fn pick_from<'a, T: Element, P: Packed>(
         position += LANES;
     }
     add(rest, position, &mut threshold);
-    let all = room.get_mut(..count).unwrap_or_default();
-    if count > o.keep {
-        all.select_nth_unstable(o.keep - 1);
-    }
-    all.get_mut(..count.min(o.keep)).unwrap_or_default()
+    pick_first(room.get_mut(..count).unwrap_or_default(), o.keep)
 }

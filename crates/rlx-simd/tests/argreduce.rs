@@ -78,7 +78,7 @@ fn mix(i: usize) -> usize {
 fn of_f32() {
     check(|i| mix(i) as f32 - 8e6);
     check(|i| (mix(i) % 5) as f32 - 2.0);
-    check(|i| if mix(i) % 41 == 0 { f32::NAN } else { mix(i) as f32 });
+    check(|i| if mix(i).is_multiple_of(41) { f32::NAN } else { mix(i) as f32 });
     check(|i| [f32::NEG_INFINITY, f32::INFINITY, 0.0, -0.0][mix(i) % 4]);
     check(|_| f32::NEG_INFINITY);
     check(|_| f32::NAN);
@@ -87,7 +87,7 @@ fn of_f32() {
 #[test]
 fn of_f64_and_i64() {
     check(|i| mix(i) as f64 - 8e6);
-    check(|i| if mix(i) % 101 == 0 { f64::NAN } else { mix(i) as f64 });
+    check(|i| if mix(i).is_multiple_of(101) { f64::NAN } else { mix(i) as f64 });
     check(|i| mix(i) as i64 - 8_000_000);
     check(|i| (mix(i) % 3) as i64);
     check(|i| [i64::MIN, i64::MAX][mix(i) % 2]);

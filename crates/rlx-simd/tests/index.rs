@@ -46,15 +46,13 @@ fn shapes() -> Vec<Rows> {
 fn indices(r: Rows) -> Vec<i64> {
     let n = r.n as i64;
     (0..r.m)
-        .map(
-            |j| {
-                if mix(j) % 11 == 0 {
-                    n + (mix(j) % 3) as i64
-                } else {
-                    mix(j * 3 + 1) as i64 % (2 * n + 1) - n
-                }
-            },
-        )
+        .map(|j| {
+            if mix(j).is_multiple_of(11) {
+                n + (mix(j) % 3) as i64
+            } else {
+                mix(j * 3 + 1) as i64 % (2 * n + 1) - n
+            }
+        })
         .collect()
 }
 
@@ -198,8 +196,9 @@ const ALL: [Combine; 4] = [Combine::Add, Combine::Max, Combine::Min, Combine::Mu
 #[test]
 fn combined_f32_are_those_of_f64_rounded_once() {
     for how in ALL {
-        let value =
-            |i: usize| if mix(i) % 301 == 0 { f32::NAN } else { (mix(i) % 2001) as f32 / 1000.0 - 1.0 };
+        let value = |i: usize| {
+            if mix(i).is_multiple_of(301) { f32::NAN } else { (mix(i) % 2001) as f32 / 1000.0 - 1.0 }
+        };
         let same = |y: f32, want: f64| y == want as f32 || (y.is_nan() && want.is_nan());
         check(how, value, |v| v as f64, |a, b| float_step(how, a, b), same);
     }

@@ -104,7 +104,8 @@ pub fn compile_with(graph: &impl AsFunc, device: Device, options: &CompileOption
         None => shared_engine()?,
     };
     let limits = Limits { fuse: options.fuse, ..Limits::default() };
-    let program = rlx_compile::compile(&func, &rlx_cpu::Target, &rlx_compile::Options { limits })?;
+    let choice = rlx_compile::Options { limits, rewrite: options.rewrite };
+    let program = rlx_compile::compile(&func, &rlx_cpu::Target, &choice)?;
     let inner = rlx_cpu::Executable::new(&engine, program, options.precision)?;
     for p in &func.ports {
         if let Some(Source::Inline(t)) = &p.source {

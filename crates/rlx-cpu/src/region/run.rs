@@ -98,12 +98,6 @@ impl BoundRegion {
             // SAFETY: as promised by the caller.
             return unsafe { c.run(pool, scratch, args) };
         }
-        if !self.only.is_empty() {
-            // SAFETY: as promised by the caller; no task runs yet.
-            unsafe {
-                self.work(args, scratch, 0, 0).go(&self.only, 1);
-            }
-        }
         match self.mode {
             Mode::Flat => {
                 pool.run(self.lanes.div_ceil(self.grain), |task, worker| {
@@ -128,6 +122,13 @@ impl BoundRegion {
                         }
                     }
                 });
+            }
+        }
+        // Behind the rest, which may read what it replaces.
+        if !self.only.is_empty() {
+            // SAFETY: as promised by the caller; no task runs any more.
+            unsafe {
+                self.work(args, scratch, 0, 0).go(&self.only, 1);
             }
         }
     }

@@ -69,7 +69,9 @@ ops! {
     };
     body = |c, a| {
         let x = c.x(0).wide();
+        // The mean of what is left is the rounding of the first mean: far from zero it would be seen.
         let d = x - x.mean(last(a.axes), true);
+        let d = d - d.mean(last(a.axes), true);
         let y = d * (d.square().mean(last(a.axes), true) + a.eps).rsqrt();
         Ok(vec![affine(y, c.opt(1), c.opt(2)).to(c.x(0).dtype())])
     };
@@ -114,6 +116,7 @@ ops! {
         let (axes, dtype) = (last(a.axes), c.x(0).dtype());
         let [x, dy] = c.xs().map(Var::wide);
         let d = x - x.mean(axes.clone(), true);
+        let d = d - d.mean(axes.clone(), true);
         let r = (d.square().mean(axes.clone(), true) + a.eps).rsqrt();
         let n = d * r;
         let g = affine(dy, c.opt(2), None);

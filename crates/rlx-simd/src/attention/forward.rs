@@ -1,7 +1,7 @@
 //! The forward pass.
 
 use super::lanes::{Kernel, Lanes};
-use super::narrow::{Narrow, NarrowTask};
+use super::narrow::Narrow;
 use super::panel::{Matrix, Spread, Start, all_finite, careful_panel, copy_scaled, panel};
 use super::{Addend, Block, LANES, ROWS, Real, Scores};
 use crate::level::Level;
@@ -324,13 +324,5 @@ impl<T: Real> Kernel<T> for WideTask<'_, T> {
             }
             unpack_lanes::<V>(p.o, &self.y, w.at, w.from, w.to, T::of(1.0));
         }
-    }
-}
-
-/// What the parts of a split sequence hand to each other lies in one place; see `narrow`.
-impl<T: Real> Kernel<T> for NarrowTask<'_, T> {
-    #[inline(always)]
-    fn run<V: Lanes<T = T>>(self) {
-        self.work::<V>()
     }
 }

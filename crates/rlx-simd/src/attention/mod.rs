@@ -1,6 +1,6 @@
 //! Attention without the matrix of scores: blocks of it, computed where they are needed and forgotten.
 //!
-//! Read in this order: [`lanes`], the vectors; this file: what a block of scores is; `panel`: the one product inside;
+//! Read in this order: `lanes`: the vectors; this file: what a block of scores is; `panel`: the one product inside;
 //! `forward` and `narrow`: the online softmax for many queries and for few; `backward`.
 //!
 //! A block has rows and lanes: one of the two are queries, the other keys. In the forward pass and for dq the queries
@@ -19,8 +19,9 @@ use std::f64::consts::LOG2_E;
 
 pub use backward::AttentionGrad;
 pub use forward::Attention;
-use lanes::Lanes;
 pub use lanes::Real;
+use lanes::{Lanes, MAX_LANES};
+use panel::{Matrix, copy_scaled};
 
 use crate::mem::View;
 
@@ -94,7 +95,7 @@ struct Addend<T> {
 impl<T: Real> Scores<T> {
     fn sizes(&self) -> Sizes {
         let ([b, hq, s, d], [_, hkv, t, _]) = (self.q.shape, self.k.shape);
-        Sizes { b, hq, hkv, group: if hkv == 0 { 0 } else { hq / hkv }, s, t, d }
+        Sizes { b, hq, hkv, group: hq.checked_div(hkv).unwrap_or(0), s, t, d }
     }
 
     /// What q is multiplied by before its product with k.
@@ -171,40 +172,50 @@ impl<T: Real> Scores<T> {
             (if stands(row_axis) { 1 } else { x.rows }, if stands(lane_axis) { 1 } else { x.lanes });
         let [b, h] = x.at;
         let corner = if x.keys_in_lanes { [b, h, x.row, x.lane] } else { [b, h, x.lane, x.row] };
-        let mut nothing = true;
+        let strides = |[_, _, i, j]: [isize; 4]| if x.keys_in_lanes { [i, j] } else { [j, i] };
+        let packed = Matrix { ptr: to, strides: [width as isize, 1] };
+        let used = if lanes == 1 { 1 } else { width };
         // SAFETY: indices stay within the block, which is within the views; `to` holds rows · width elements.
-        unsafe {
+        let top = unsafe {
+            if let Some(bias) = self.bias {
+                let from = Matrix { ptr: bias.at(corner), strides: strides(bias.strides) };
+                copy_scaled(from, packed, [rows, lanes], T::of(1.0));
+            }
             for r in 0..rows {
-                let to = to.add(r * width);
-                match self.bias {
-                    Some(bias) => {
-                        let [.., i, j] = bias.strides;
-                        let (row, step) = if x.keys_in_lanes { (i, j) } else { (j, i) };
-                        let from = bias.at(corner).offset(r as isize * row);
-                        for l in 0..lanes {
-                            let (x, y) = (*from.offset(l as isize * step), to.add(l));
-                            *y = x * T::of(LOG2_E);
-                            // A bias that hides by its size is no infinity: rows of nothing else are averages.
-                            *y = if *y < T::MIN && x >= T::MIN { T::MIN } else { *y };
+                let from = if self.bias.is_some() { lanes } else { 0 };
+                (from..lanes).for_each(|l| *to.add(r * width + l) = T::ZERO);
+                (lanes..used).for_each(|l| *to.add(r * width + l) = T::NEG_INFINITY);
+            }
+            if let Some(mask) = self.mask {
+                let [row, lane] = strides(mask.strides);
+                let from = mask.at(corner);
+                // Few rows at a time, for the rows may be what lies side by side in memory.
+                for first in (0..rows).step_by(MAX_LANES) {
+                    for l in 0..lanes {
+                        for r in first..rows.min(first + MAX_LANES) {
+                            let (seen, y) =
+                                (*from.offset(r as isize * row + l as isize * lane), to.add(r * width + l));
+                            *y = if seen != 0 { *y } else { T::NEG_INFINITY };
                         }
                     }
-                    None => (0..lanes).for_each(|l| *to.add(l) = T::ZERO),
                 }
-                if let Some(mask) = self.mask {
-                    let [.., i, j] = mask.strides;
-                    let (row, step) = if x.keys_in_lanes { (i, j) } else { (j, i) };
-                    let from = mask.at(corner).offset(r as isize * row);
-                    for l in 0..lanes {
-                        let seen = *from.offset(l as isize * step) != 0;
-                        *to.add(l) = if seen { *to.add(l) } else { T::NEG_INFINITY };
-                    }
-                }
-                (lanes..if lanes == 1 { 1 } else { width }).for_each(|l| *to.add(l) = T::ZERO);
-                nothing &= (0..lanes).all(|l| *to.add(l) == T::NEG_INFINITY);
             }
-        }
+            // In units of log2. A bias that hides by its size is no infinity: rows of nothing else are averages.
+            let (lowest, hidden, unit) = (V::splat(T::MIN), V::splat(T::NEG_INFINITY), V::of(LOG2_E));
+            let mut top = hidden;
+            for r in 0..rows {
+                for l in (0..used).step_by(V::N) {
+                    let at = to.add(r * width + l);
+                    let y = if used == 1 { V::splat(*at) } else { V::load(at) };
+                    let y = y.if_less(lowest, hidden, lowest.max(y * unit));
+                    top = y.max(top);
+                    if used == 1 { y.store_part(at, 1) } else { y.store(at) }
+                }
+            }
+            top.top()
+        };
         let row_step = if rows == 1 { 0 } else { width };
-        Some(Addend { ptr: to, row_step, uniform: lanes == 1, nothing })
+        Some(Addend { ptr: to, row_step, uniform: lanes == 1, nothing: top < T::MIN })
     }
 
     /// Turns products into scores: bends them, adds mask, bias and slopes, hides what is out of sight. The derivative
@@ -273,7 +284,7 @@ impl<T: Real> Scores<T> {
     /// How far the keys lie before the queries, in a row of a block.
     #[inline(always)]
     fn distance<V: Lanes<T = T>>(&self, x: &Block, row: usize, lane: usize) -> V {
-        let mut steps = [T::ZERO; lanes::MAX_LANES];
+        let mut steps = [T::ZERO; MAX_LANES];
         for (i, s) in steps.iter_mut().enumerate() {
             *s = T::of(i as f64);
         }

@@ -2,7 +2,7 @@
 //! and values are read once. A long sequence is split into pieces of fixed size, whose results are then put together.
 
 use super::forward::Attention;
-use super::lanes::{Lanes, MAX_LANES};
+use super::lanes::{Kernel, Lanes, MAX_LANES};
 use super::{Block, ROWS, Real};
 use crate::level::Level;
 use crate::mem::{Ptr, Scratch, ScratchSize};
@@ -21,7 +21,7 @@ pub(super) struct Narrow<'a, T> {
 }
 
 /// One piece of the keys of one key head, or (with `combine`) all pieces' results.
-pub(super) struct NarrowTask<'a, T> {
+struct NarrowTask<'a, T> {
     narrow: &'a Narrow<'a, T>,
     head: usize,
     piece: usize,
@@ -81,9 +81,9 @@ impl<T: Real> Narrow<'_, T> {
     }
 }
 
-impl<T: Real> NarrowTask<'_, T> {
+impl<T: Real> Kernel<T> for NarrowTask<'_, T> {
     #[inline(always)]
-    pub fn work<V: Lanes<T = T>>(self) {
+    fn run<V: Lanes<T = T>>(self) {
         let n = self.narrow;
         let (rows, record, pieces) = (n.rows(), n.record(), n.pieces());
         // SAFETY: `Attention::run` has valid views and scratch of the sizes above; each task has its own records, and
@@ -108,7 +108,9 @@ impl<T: Real> NarrowTask<'_, T> {
             }
         }
     }
+}
 
+impl<T: Real> NarrowTask<'_, T> {
     /// Adds one record to another.
     #[inline(always)]
     unsafe fn merge<V: Lanes<T = T>>(&self, to: *mut T, from: *const T) {
@@ -174,7 +176,7 @@ impl<T: Real> NarrowTask<'_, T> {
         let pieces = n.pieces();
         let (start, end) =
             if pieces == 1 { (0, x.t) } else { (self.piece * PIECE, ((self.piece + 1) * PIECE).min(x.t)) };
-        // SAFETY: as said in `work`; keys and rows are within the views.
+        // SAFETY: as said in `run`; keys and rows are within the views.
         unsafe {
             let (q, s) = (self.each.0, self.each.0.add(rows * d));
             let (add, factor) = (s.add(rows * ROWS), T::of(a.scores.factor()));

@@ -147,7 +147,7 @@ pub unsafe fn careful_panel<V: Lanes>(
     start: Start<V::T>,
 ) {
     let width = vectors * V::N;
-    let zero = V::of(0.0);
+    let (zero, least) = (V::of(0.0), V::of(f64::from(f32::MIN_POSITIVE)));
     // SAFETY: passes on the contract.
     unsafe {
         for r in 0..rows {
@@ -160,10 +160,7 @@ pub unsafe fn careful_panel<V: Lanes>(
                 for k in 0..inner {
                     let x = V::splat(*a.ptr.offset(r as isize * a.row + k as isize * a.inner));
                     let b = V::load(b.add(k * width + v));
-                    // Not 0 is less than 0, greater, or NaN.
-                    let is_zero =
-                        b.abs().if_less(V::splat(V::T::of(f64::from(f32::MIN_POSITIVE))), acc, x.fma(b, acc));
-                    acc = is_zero;
+                    acc = b.abs().if_less(least, acc, x.fma(b, acc));
                 }
                 acc.store(out.add(r * width + v));
             }
@@ -220,6 +217,13 @@ pub unsafe fn copy_scaled<T: Real>(from: Matrix<T>, to: Matrix<T>, [nu, nw]: [us
                 }
                 u += 4;
             }
+        }
+        if fw == 1 && tw == 1 {
+            for u in u..nu {
+                let (from, to) = (from.ptr.offset(u as isize * fu), to.ptr.offset(u as isize * tu));
+                (0..nw).for_each(|w| *to.add(w) = *from.add(w) * factor);
+            }
+            return;
         }
         for u in u..nu {
             for w in 0..nw {

@@ -127,6 +127,7 @@ struct Block {
     src_stride: isize,
     nd: usize,
     ns: usize,
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     stream: bool,
 }
 

@@ -21,15 +21,41 @@ pub(super) struct Args {
     pub a: *const f32,
     /// The first panel of B: f32, or pairs of bf16 in the size of an f32.
     pub b: *const f32,
-    /// Floats from one panel to the next.
+    /// Floats from one row of B to the next, and from one panel to the next.
+    pub step: isize,
     pub panel: usize,
     /// The first element of C, and the floats from one row to the next.
     pub c: *mut f32,
     pub ldc: isize,
     /// Whether C already holds the sum of earlier steps.
     pub accumulate: bool,
-    /// As many steps of B as this call reads, to be fetched into the cache on the way.
-    pub ahead: *const f32,
+    /// What to fetch into the cache on the way.
+    pub ahead: Ahead,
+}
+
+/// B that later calls read: step t of a call fetches a row of it. Several streams at once keep more of the machine's own
+/// prefetchers at work, which stop at every page.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead {
+    pub b: *const f32,
+    /// One less than the number of streams, a power of two, and the floats from one to the next.
+    pub mask: usize,
+    pub apart: isize,
+    /// Every stream goes on by one row in 2^shift steps.
+    pub shift: u32,
+}
+
+impl Ahead {
+    #[inline(always)]
+    fn fetch<V: Vector, const N: usize>(&self, x: &Args, step: usize) {
+        let row = self.b.wrapping_offset(
+            (step & self.mask) as isize * self.apart + (step >> self.shift) as isize * x.step,
+        );
+        for v in 0..N {
+            // SAFETY: any address may be fetched.
+            unsafe { V::prefetch(row.wrapping_add(at::<V>(x, v))) }
+        }
+    }
 }
 
 pub(super) type Kernel = unsafe fn(&Args);
@@ -66,16 +92,20 @@ pub(super) struct Shape {
     pub rows: usize,
     /// Columns of a panel of B: two registers.
     pub width: usize,
+    /// The most rows of a call that takes four panels.
+    pub quad: usize,
 }
 
 /// The shape at a level. Widened numbers take registers of their own, so there are fewer rows.
 pub(super) fn shape(level: Level, kind: PackKind) -> Shape {
     let widen = Kind::of(level, kind) == Kind::Bf16Widen;
     match level {
-        Level::Avx512 => Shape { rows: if widen { 12 } else { 14 }, width: 32 },
-        Level::Avx2 => Shape { rows: if widen { 5 } else { 6 }, width: 16 },
-        Level::Neon => Shape { rows: 12, width: 8 },
-        Level::Baseline => Shape { rows: 4, width: 8 },
+        Level::Avx512 if widen => Shape { rows: 12, width: 32, quad: 2 },
+        Level::Avx512 => Shape { rows: 14, width: 32, quad: 3 },
+        Level::Avx2 if widen => Shape { rows: 5, width: 16, quad: 1 },
+        Level::Avx2 => Shape { rows: 6, width: 16, quad: 1 },
+        Level::Neon => Shape { rows: 12, width: 8, quad: if widen { 2 } else { 3 } },
+        Level::Baseline => Shape { rows: 4, width: 8, quad: 1 },
     }
 }
 
@@ -83,7 +113,7 @@ impl Shape {
     /// How many panels one call should take when there are so few rows: enough sums in flight to hide the latency of an
     /// addition, and several streams of B for the memory.
     pub fn panels(self, rows: usize) -> usize {
-        if rows * 4 <= self.rows {
+        if rows <= self.quad {
             4
         } else if rows * 3 <= self.rows {
             2
@@ -133,12 +163,13 @@ unsafe fn product<V: Vector, const R: usize, const N: usize>(x: &Args) {
     // SAFETY: the caller has k columns of R rows in A, k rows of N registers in B, and the tile of C.
     unsafe {
         let mut acc = load_c::<V, R, N>(x);
-        let (mut a, mut b, mut ahead) = (x.a, x.b, x.ahead);
-        for _ in 0..x.k {
+        let (mut a, mut b) = (x.a, x.b);
+        let ahead = x.ahead;
+        for step in 0..x.k {
+            ahead.fetch::<V, N>(x, step);
             let mut row = [V::zero(); N];
             for (v, reg) in row.iter_mut().enumerate() {
                 *reg = V::load(b.add(at::<V>(x, v)));
-                V::prefetch(ahead.wrapping_add(at::<V>(x, v)));
             }
             for (r, sums) in acc.iter_mut().enumerate() {
                 let s = V::splat(a.add(r * LDA));
@@ -147,8 +178,7 @@ unsafe fn product<V: Vector, const R: usize, const N: usize>(x: &Args) {
                 }
             }
             a = a.add(1);
-            b = b.add(2 * V::LANES);
-            ahead = ahead.wrapping_add(2 * V::LANES);
+            b = b.wrapping_offset(x.step);
         }
         store_c(x, &acc);
     }
@@ -160,13 +190,13 @@ unsafe fn product_widen<V: Vector, const R: usize, const N: usize>(x: &Args) {
     // SAFETY: as for `product`, with half as many rows of B; an odd k has a zero after its last column of A and row of B.
     unsafe {
         let mut acc = load_c::<V, R, N>(x);
-        let (mut a, mut b, mut ahead) = (x.a, x.b, x.ahead);
-        for _ in 0..x.k.div_ceil(2) {
+        let (mut a, mut b, ahead) = (x.a, x.b, x.ahead);
+        for step in 0..x.k.div_ceil(2) {
+            ahead.fetch::<V, N>(x, step);
             let mut rows = [[V::zero(); N]; 2];
             let [first, second] = &mut rows;
             for (v, (first, second)) in first.iter_mut().zip(second).enumerate() {
                 (*first, *second) = V::load_pairs(b.add(at::<V>(x, v)));
-                V::prefetch(ahead.wrapping_add(at::<V>(x, v)));
             }
             for (k, row) in rows.iter().enumerate() {
                 for (r, sums) in acc.iter_mut().enumerate() {
@@ -177,8 +207,7 @@ unsafe fn product_widen<V: Vector, const R: usize, const N: usize>(x: &Args) {
                 }
             }
             a = a.add(2);
-            b = b.add(2 * V::LANES);
-            ahead = ahead.wrapping_add(2 * V::LANES);
+            b = b.wrapping_offset(x.step);
         }
         store_c(x, &acc);
     }
@@ -217,12 +246,12 @@ mod avx512 {
         // SAFETY: as above; rows of A are pairs of bf16, an f32 in size.
         unsafe {
             let mut acc = load_c::<__m512, R, N>(x);
-            let (mut a, mut b, mut ahead) = (x.a, x.b, x.ahead);
-            for _ in 0..x.k.div_ceil(2) {
+            let (mut a, mut b, ahead) = (x.a, x.b, x.ahead);
+            for step in 0..x.k.div_ceil(2) {
+                ahead.fetch::<__m512, N>(x, step);
                 let mut row = [_mm512_setzero_si512(); N];
                 for (v, reg) in row.iter_mut().enumerate() {
                     *reg = _mm512_loadu_si512(b.add(at::<__m512>(x, v)).cast());
-                    <__m512 as Vector>::prefetch(ahead.wrapping_add(at::<__m512>(x, v)));
                 }
                 for (r, sums) in acc.iter_mut().enumerate() {
                     let s = _mm512_set1_epi32(a.add(r * LDA).cast::<i32>().read());
@@ -236,8 +265,7 @@ mod avx512 {
                     }
                 }
                 a = a.add(1);
-                b = b.add(32);
-                ahead = ahead.wrapping_add(32);
+                b = b.wrapping_offset(x.step);
             }
             store_c(x, &acc);
         }
@@ -246,7 +274,7 @@ mod avx512 {
     pub fn kernel(kind: Kind, rows: usize, regs: usize) -> Kernel {
         match kind {
             Kind::F32 => pick!(f32, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12 13 14; 1 2 3 4; 1 2 3),
-            Kind::Bf16Widen => pick!(widen, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12; 1 2 3 4; 1 2 3),
+            Kind::Bf16Widen => pick!(widen, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12; 1 2 3 4; 1 2),
             Kind::Bf16Dot => pick!(dot, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12 13 14; 1 2 3 4; 1 2 3),
         }
     }
@@ -297,7 +325,7 @@ mod base {
     pub fn kernel(kind: Kind, rows: usize, regs: usize) -> Kernel {
         match kind {
             Kind::F32 => pick!(f32, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12; 1 2 3 4; 1 2 3),
-            _ => pick!(widen, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12; 1 2 3 4; 1 2 3),
+            _ => pick!(widen, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12; 1 2 3 4; 1 2),
         }
     }
 }

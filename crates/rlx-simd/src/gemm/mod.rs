@@ -17,10 +17,11 @@ mod vector;
 use crate::level::Level;
 use crate::mem::{Scratch, ScratchSize};
 use crate::pool::Pool;
-use micro::{Args, KC, Kind, LDA, Shape};
+use micro::{Ahead, Args, Kind, LDA, Shape};
 pub use pack::PackedB;
 use plan::{Pieces, Plan, Size, TAG};
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How the elements of a packed B are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -196,8 +197,16 @@ impl Gemm<'_> {
     }
 }
 
-/// Steps of k that B is fetched ahead when it is read only once.
-const AHEAD: usize = 32;
+/// Steps of k, over the panels read at once, that B is fetched ahead when few rows use it.
+const AHEAD: usize = 64;
+/// Streams in which the next block of B is fetched meanwhile when one call has all rows.
+const STREAMS: usize = 4;
+
+/// Floats of B that stay in the cache while they are read again and again with gaps between the rows.
+const IN_PLACE: usize = 16 * 1024;
+
+/// The most blocks of rows that the workers choose from; more are taken in order.
+const GROUPS: usize = 64;
 
 /// A product under way.
 struct Run<'a> {
@@ -220,6 +229,16 @@ struct Task {
     panels: Range<usize>,
     /// The packing of B that the tasks share begins with this panel.
     first_shared: usize,
+}
+
+/// Panels that one call of the micro-kernel takes.
+struct Group {
+    /// The first, and how many.
+    p: usize,
+    count: usize,
+    cols: Range<usize>,
+    /// No column is missing.
+    whole: bool,
 }
 
 /// What the packed A of a worker holds: batch, block of rows, piece of k.
@@ -256,8 +275,21 @@ impl Run<'_> {
     unsafe fn tasks(&self, pool: &Pool, batches: Range<usize>, panels: Range<usize>) {
         let across = panels.len().div_ceil(self.plan.panels).max(1);
         let rows = self.plan.rows.count();
-        pool.run(batches.len() * rows * across, |i, worker| {
-            let (by_rows, col) = (i / across, i % across);
+        let groups = batches.len() * rows;
+        // Each worker begins with rows of its own, for which it packs A once, and then helps the others.
+        let taken = [const { AtomicUsize::new(0) }; GROUPS];
+        let pick = |i: usize, worker: usize| {
+            let start = worker * groups / pool.threads();
+            let mut free = (0..groups).map(|g| (start + g) % groups).filter_map(|g| {
+                let col = taken.get(g)?.fetch_add(1, Ordering::Relaxed);
+                (col < across).then_some((g, col))
+            });
+            // There is always one: there are as many calls as tasks, and every call takes one.
+            free.next().unwrap_or((i / across, i % across))
+        };
+        let grouped = across > 1 && (2..=GROUPS).contains(&groups);
+        pool.run(groups * across, |i, worker| {
+            let (by_rows, col) = if grouped { pick(i, worker) } else { (i / across, i % across) };
             let start = panels.start + col * self.plan.panels;
             let task = Task {
                 batch: batches.start + by_rows / rows,
@@ -302,7 +334,7 @@ impl Run<'_> {
         });
     }
 
-    /// Packs a block of A, unless the worker still has it: blocks of [`KC`] columns, each rows at a distance of [`LDA`].
+    /// Packs a block of A, unless the worker still has it: blocks of [`micro::KC`] columns, each rows at a distance of [`LDA`].
     unsafe fn pack_a(
         &self,
         worker: usize,
@@ -356,10 +388,7 @@ impl Run<'_> {
         let own_cols = (task.panels.len() * width).min(plan.sink_cols.next_multiple_of(width));
         for long in 0..pieces {
             let ks = plan.long.range(long);
-            let steps = plan::Cut {
-                len: ks.len(),
-                each: ks.len().div_ceil(ks.len().div_ceil(KC).max(1)).next_multiple_of(16).max(16),
-            };
+            let steps = Plan::steps(ks.len());
             // SAFETY: as above.
             let a = unsafe { self.pack_a(worker, task, long, &rows, steps) };
             let mut p = task.panels.start;
@@ -369,49 +398,11 @@ impl Run<'_> {
                 let full = self.cols(p + at_once - 1).len() == width && p + at_once <= task.panels.end;
                 let count = if full { at_once } else { 1 };
                 let cols = self.cols(p).start..self.cols(p + count - 1).end;
-                let whole = cols.len() == count * width;
-                // SAFETY: the caller of `run` has the output; the scratch of C has room for the block.
-                let (c, ldc) = unsafe {
-                    match self.out {
-                        Out::Direct { ptr, row_stride } if whole => {
-                            let at = rows.start as isize * row_stride + cols.start as isize;
-                            (ptr.offset(self.offsets(task.batch).c + at), row_stride)
-                        }
-                        Out::Direct { .. } => (c_own, width as isize),
-                        Out::Sink { .. } => (c_own.add((p - waiting) * width), own_cols as isize),
-                    }
-                };
-                let edge = !whole && matches!(self.out, Out::Direct { .. });
-                // SAFETY: as above.
+                let group = Group { p, count, cols: cols.clone(), whole: cols.len() == count * width };
+                // SAFETY: the scratch of C has room for the rows and the columns that wait; the rest is as above.
                 unsafe {
-                    if edge && long > 0 {
-                        self.copy_edge(task, &rows, &cols, c, true);
-                    }
-                    for i in 0..steps.count() {
-                        let span = steps.range(i);
-                        let k0 = ks.start + span.start;
-                        let (b, panel) = self.b(task, p, count, k0..k0 + span.len(), b_own);
-                        let half = cols.len() * 2 <= width;
-                        let args = Args {
-                            k: span.len(),
-                            a: a.add(i * rows.len() * LDA),
-                            b,
-                            panel,
-                            c,
-                            ldc,
-                            accumulate: k0 > 0,
-                            ahead: match i + 1 < steps.count() {
-                                true => b.wrapping_add(self.kind.steps(span.len()) * width),
-                                false => b
-                                    .wrapping_sub(self.kind.steps(span.start) * width)
-                                    .wrapping_add(count * panel),
-                            },
-                        };
-                        self.row_panels(rows.len(), if half { 1 } else { 2 * count }, args);
-                    }
-                    if edge {
-                        self.copy_edge(task, &rows, &cols, c, false);
-                    }
+                    let own = (b_own, c_own.add((p - waiting) * width), own_cols);
+                    self.group(task, &rows, ks.clone(), a, &group, own);
                 }
                 p += count;
                 let Out::Sink { sink, .. } = self.out else { continue };
@@ -426,44 +417,130 @@ impl Run<'_> {
         }
     }
 
-    /// B from row `ks.start` of a panel on, and the distance to the next panel; packed into `own` if it is nowhere else.
+    /// Some panels with all rows and a long piece of k; `own` is scratch for B, and for C with its row stride.
+    unsafe fn group(
+        &self,
+        task: &Task,
+        rows: &Range<usize>,
+        ks: Range<usize>,
+        a: *const f32,
+        group: &Group,
+        (b_own, c_own, own_cols): (*mut f32, *mut f32, usize),
+    ) {
+        let (width, steps) = (self.shape.width, Plan::steps(ks.len()));
+        let Group { count, ref cols, whole, .. } = *group;
+        // SAFETY: the caller of `run` has the output; the caller has the scratch and packed A.
+        unsafe {
+            let (c, ldc) = match self.out {
+                Out::Direct { ptr, row_stride } if whole => {
+                    let at = rows.start as isize * row_stride + cols.start as isize;
+                    (ptr.offset(self.offsets(task.batch).c + at), row_stride)
+                }
+                Out::Direct { .. } => (c_own, width as isize),
+                Out::Sink { .. } => (c_own, own_cols as isize),
+            };
+            let edge = !whole && matches!(self.out, Out::Direct { .. });
+            if edge && ks.start > 0 {
+                self.copy_edge(task, rows, cols, c, true);
+            }
+            for i in 0..steps.count() {
+                let span = steps.range(i);
+                let k0 = ks.start + span.start;
+                let half = cols.len() * 2 <= width;
+                let (b, step, panel) = self.b(task, group, k0..k0 + span.len(), b_own);
+                let next = match i + 1 < steps.count() {
+                    true => b.wrapping_offset(self.kind.steps(span.len()) as isize * step),
+                    false => {
+                        let back = self.kind.steps(span.start) as isize * step;
+                        b.wrapping_offset(-back).wrapping_add(count * panel)
+                    }
+                };
+                let args = Args {
+                    k: span.len(),
+                    a: a.add(i * rows.len() * LDA),
+                    b,
+                    step,
+                    panel,
+                    c,
+                    ldc,
+                    accumulate: k0 > 0,
+                    ahead: Ahead { b: next, mask: 0, apart: 0, shift: 0 },
+                };
+                self.row_panels(rows.len(), if half { 1 } else { 2 * count }, args);
+            }
+            if edge {
+                self.copy_edge(task, rows, cols, c, false);
+            }
+        }
+    }
+
+    /// B from row `ks.start` of a panel on, and the distances to the next row and the next panel: where it is, if the kernel
+    /// can read it there; else packed into `own`.
     unsafe fn b(
         &self,
         task: &Task,
-        p: usize,
-        count: usize,
+        &Group { p, count, whole, .. }: &Group,
         ks: Range<usize>,
         own: *mut f32,
-    ) -> (*const f32, usize) {
+    ) -> (*const f32, isize, usize) {
         let (width, k) = (self.shape.width, self.gemm.k);
         // SAFETY: a packed B has all panels; the shared scratch has those of the tasks; `own` has room for the rows.
         unsafe {
             match self.gemm.b {
                 B::Packed(packed) => {
                     let panel = pack::panel_floats(self.shape, packed.kind(), k);
-                    (packed.ptr().add(p * panel + packed.kind().steps(ks.start) * width), panel)
+                    (
+                        packed.ptr().add(p * panel + packed.kind().steps(ks.start) * width),
+                        width as isize,
+                        panel,
+                    )
                 }
                 B::Strided { .. } if self.plan.pack_first => {
                     let shared = self.scratch.shared::<f32>(0).cast_const();
-                    (shared.add((p - task.first_shared) * width * k + ks.start * width), width * k)
+                    (
+                        shared.add((p - task.first_shared) * width * k + ks.start * width),
+                        width as isize,
+                        width * k,
+                    )
+                }
+                B::Strided { ptr, strides: [step, 1] } if whole && self.reads_in_place(step) => {
+                    let at = ks.start as isize * step + (p * width) as isize;
+                    (ptr.offset(self.offsets(task.batch).b + at), step, width)
                 }
                 B::Strided { .. } => {
                     let panel = width * ks.len();
                     for i in 0..count {
                         self.pack_panel(task.batch, p + i, ks.clone(), own.add(i * panel));
                     }
-                    (own, panel)
+                    (own, width as isize, panel)
                 }
             }
         }
+    }
+
+    /// Whether rows of B at such a distance are best read where they are: when few rows use them, or when all of them stay
+    /// in the cache.
+    fn reads_in_place(&self, step: isize) -> bool {
+        self.gemm.m <= self.shape.quad || step.unsigned_abs().saturating_mul(self.gemm.k) <= IN_PLACE
     }
 
     /// Calls the micro-kernel for all rows of a block, in panels of nearly one height.
     unsafe fn row_panels(&self, rows: usize, regs: usize, mut args: Args) {
         let count = rows.div_ceil(self.shape.rows).max(1);
         let (low, more) = (rows / count, rows % count);
-        if count == 1 {
-            args.ahead = args.b.wrapping_add(AHEAD * self.shape.width);
+        let steps = self.kind.steps(args.k);
+        // Spread over as many calls as make a power of two; the others fetch what they have.
+        let mut spread = 1usize << count.ilog2();
+        args.ahead.shift = count.ilog2();
+        if regs == 2 && count == 1 {
+            args.ahead = Ahead {
+                mask: STREAMS - 1,
+                apart: (steps / STREAMS) as isize * args.step,
+                shift: STREAMS.ilog2(),
+                ..args.ahead
+            };
+        } else if count == 1 {
+            args.ahead.b = args.b.wrapping_offset((AHEAD / (regs / 2).max(1)) as isize * args.step);
         }
         for (height, count) in [(low + 1, more), (low, count - more)] {
             if count == 0 {
@@ -474,7 +551,11 @@ impl Run<'_> {
                 // SAFETY: the caller has all rows of A and C.
                 unsafe {
                     kernel(&args);
-                    args.ahead = args.b;
+                    spread = spread.saturating_sub(1);
+                    args.ahead.b = match spread {
+                        1.. => args.ahead.b.wrapping_offset((steps >> args.ahead.shift) as isize * args.step),
+                        0 => args.b,
+                    };
                     args.a = args.a.add(height * LDA);
                     args.c = args.c.offset(height as isize * args.ldc);
                 }

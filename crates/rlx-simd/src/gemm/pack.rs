@@ -67,13 +67,12 @@ impl PackedB {
         let shape = micro::shape(level, kind);
         let panels = n.div_ceil(shape.width);
         let data = Buffer::new(panels * panel_floats(shape, kind, k) * size_of::<f32>());
-        let dst = Ptr(data.ptr().cast::<f32>());
+        let all = Ptr(data.ptr().cast::<f32>());
         pool.run(panels, |p, _| {
-            let dst = dst;
-            let cols = p * shape.width..n.min((p + 1) * shape.width);
+            let (to, cols) = (all, p * shape.width..n.min((p + 1) * shape.width));
             // SAFETY: the panel is within the buffer, and this task's alone.
             unsafe {
-                let dst = dst.0.add(p * panel_floats(shape, kind, k));
+                let dst = to.0.add(p * panel_floats(shape, kind, k));
                 panel(level, kind, 0..k, cols, dst, &fill);
             }
         });
@@ -243,14 +242,39 @@ pub(super) unsafe fn copy(
 ) {
     let ([row, col], [rows, cols]) = (strides, size);
     if col == 1 || cols <= 1 {
-        for r in 0..rows {
-            // SAFETY: the caller has both blocks.
-            unsafe { dst.add(r * stride).copy_from_nonoverlapping(src.offset(r as isize * row), cols) }
-        }
-    } else {
-        each_level!(level, _FMA, gather => (
-            src: *const f32, row: isize, col: isize, rows: usize, cols: usize, dst: *mut f32, stride: usize,
+        each_level!(level, _FMA, copy_rows => (
+            src: *const f32, row: isize, rows: usize, cols: usize, dst: *mut f32, stride: usize,
         ));
+        return;
+    }
+    #[cfg(target_arch = "x86_64")]
+    if row == 1 && matches!(level, Level::Avx2 | Level::Avx512) {
+        // SAFETY: as above, and the level has AVX.
+        return unsafe { transpose(src, col, rows, cols, dst, stride) };
+    }
+    each_level!(level, _FMA, gather => (
+        src: *const f32, row: isize, col: isize, rows: usize, cols: usize, dst: *mut f32, stride: usize,
+    ));
+}
+
+/// Rows are often only a few vectors long: too short for a call of `memcpy`.
+#[inline(always)]
+unsafe fn copy_rows(src: *const f32, row: isize, rows: usize, cols: usize, dst: *mut f32, stride: usize) {
+    const PIECE: usize = 16;
+    for r in 0..rows {
+        // SAFETY: the caller has both blocks.
+        unsafe {
+            let (src, dst) = (src.offset(r as isize * row), dst.add(r * stride));
+            let whole = cols / PIECE * PIECE;
+            for c in (0..whole).step_by(PIECE) {
+                dst.add(c)
+                    .cast::<[f32; PIECE]>()
+                    .write_unaligned(src.add(c).cast::<[f32; PIECE]>().read_unaligned());
+            }
+            for c in whole..cols {
+                *dst.add(c) = *src.add(c);
+            }
+        }
     }
 }
 
@@ -279,5 +303,57 @@ unsafe fn gather(
                 }
             }
         }
+    }
+}
+
+/// As [`gather`], for columns whose elements lie beside each other: squares of 8 are turned over in registers.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx")]
+unsafe fn transpose(src: *const f32, col: isize, rows: usize, cols: usize, dst: *mut f32, stride: usize) {
+    use std::arch::x86_64::*;
+    let (whole_rows, whole_cols) = (rows / 8 * 8, cols / 8 * 8);
+    // SAFETY: the caller has both blocks.
+    unsafe {
+        for c in (0..whole_cols).step_by(8) {
+            for r in (0..whole_rows).step_by(8) {
+                let from = src.offset(c as isize * col + r as isize);
+                // Half of the rows at a time: columns i and i + 4 in the halves of one register.
+                for half in [0, 4] {
+                    let pair = |i: isize| {
+                        let (low, high) = (from.offset(i * col + half), from.offset((i + 4) * col + half));
+                        _mm256_insertf128_ps::<1>(
+                            _mm256_castps128_ps256(_mm_loadu_ps(low)),
+                            _mm_loadu_ps(high),
+                        )
+                    };
+                    let [a, b, c4, d] = [pair(0), pair(1), pair(2), pair(3)];
+                    let (ab, cd) = (_mm256_unpacklo_ps(a, b), _mm256_unpacklo_ps(c4, d));
+                    let (ab2, cd2) = (_mm256_unpackhi_ps(a, b), _mm256_unpackhi_ps(c4, d));
+                    let to = dst.add((r + half as usize) * stride + c);
+                    _mm256_storeu_ps(to, _mm256_shuffle_ps::<0x44>(ab, cd));
+                    _mm256_storeu_ps(to.add(stride), _mm256_shuffle_ps::<0xee>(ab, cd));
+                    _mm256_storeu_ps(to.add(2 * stride), _mm256_shuffle_ps::<0x44>(ab2, cd2));
+                    _mm256_storeu_ps(to.add(3 * stride), _mm256_shuffle_ps::<0xee>(ab2, cd2));
+                }
+            }
+        }
+        gather(
+            src.offset(whole_cols as isize * col),
+            1,
+            col,
+            rows,
+            cols - whole_cols,
+            dst.add(whole_cols),
+            stride,
+        );
+        gather(
+            src.add(whole_rows),
+            1,
+            col,
+            rows - whole_rows,
+            whole_cols,
+            dst.add(whole_rows * stride),
+            stride,
+        );
     }
 }

@@ -4,7 +4,7 @@ use super::PackKind;
 use super::micro::{KC, LDA, Shape};
 
 /// Floats of packed A that a task keeps in the L2 cache.
-const A_FLOATS: usize = 256 * LDA;
+const A_FLOATS: usize = 192 * LDA;
 /// The longest run of k for which A is packed at once; rounded to whole blocks of [`KC`].
 const K_LONG: usize = 3 * KC;
 /// Floats of finished C that a sink with whole rows gets at once.
@@ -21,7 +21,7 @@ const TASK_MAX: usize = 1 << 26;
 const TASKS_EACH: usize = 8;
 
 /// What is known about a product before it is cut.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Size {
     pub m: usize,
     pub n: usize,
@@ -88,9 +88,15 @@ impl Plan {
         if size.costly_a || size.whole_rows {
             // Such tasks take all columns, so rows are all there is to share.
             let share = size.m.div_ceil((2 * threads).div_ceil(size.batches.max(1)));
-            most = most.min(share.next_multiple_of(shape.rows));
+            most = most.min(share.next_multiple_of(shape.rows)).max(1);
         }
-        let rows = Cut::new(size.m, size.m.div_ceil(most), 1);
+        let mut blocks = size.m.div_ceil(most);
+        if !size.loose_b || pack_first {
+            // Blocks of rows for every thread, so that each packs its own.
+            let each = threads.div_ceil(size.batches.max(1)).min(size.m / (2 * shape.rows));
+            blocks = blocks.next_multiple_of(each.max(1));
+        }
+        let rows = Cut::new(size.m, blocks, 1);
         let panels = size.n.div_ceil(shape.width);
         let shared = match pack_first && !size.whole_rows {
             true => Cut::new(panels, (panels * shape.width * size.k).div_ceil(B_FLOATS), 1),
@@ -114,6 +120,11 @@ impl Plan {
         Plan { rows, shared, panels: each, long, pack_first, sink_cols }
     }
 
+    /// A long piece of k in blocks of at most [`KC`].
+    pub fn steps(ks: usize) -> Cut {
+        Cut::new(ks, ks.div_ceil(KC), 16)
+    }
+
     /// Floats of the pieces of a worker's scratch, and of the shared one: enough for this size and all smaller ones, with
     /// any number of threads.
     pub fn scratch(shape: Shape, size: Size) -> (Pieces, usize) {
@@ -127,10 +138,11 @@ impl Plan {
             (true, _) => rows * SINK_COLS,
             (false, _) => rows * shape.width,
         };
+        let all = panels * shape.width * size.k;
         let shared = match size.loose_b {
-            true if size.whole_rows => panels * shape.width * (size.k + 1),
-            true => (panels * shape.width * (size.k + 1))
-                .min(B_FLOATS.max(shape.width * (size.k + 1)) + shape.width),
+            true if size.whole_rows => all,
+            // A cut rounds up to whole panels.
+            true => all.min(B_FLOATS + shape.width * size.k),
             false => 0,
         };
         (Pieces { a, b, c }, shared)
@@ -160,6 +172,52 @@ impl PackKind {
         match self {
             PackKind::F32 => k,
             PackKind::Bf16 => k.div_ceil(2),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_fit_the_scratch_of_larger_sizes() {
+        let sizes = [1, 2, 14, 15, 127, 192, 193, 512, 1537, 4000, 4192];
+        let shape = Shape { rows: 14, width: 32, quad: 3 };
+        let flags = [(false, false, false), (true, false, true), (true, true, false)];
+        for (m, n, k) in sizes.iter().flat_map(|m| sizes.iter().flat_map(move |n| sizes.map(|k| (*m, *n, k))))
+        {
+            for ((sink, whole_rows, costly_a), loose_b) in
+                flags.into_iter().flat_map(|f| [(f, false), (f, true)])
+            {
+                let size = Size { m, n, k, batches: 1, loose_b, costly_a, sink, whole_rows };
+                let larger = Size { m: m + 100, n: n + 100, k: k + 1000, ..size };
+                for ((pieces, shared), threads) in [Plan::scratch(shape, size), Plan::scratch(shape, larger)]
+                    .into_iter()
+                    .flat_map(|s| [1, 2, 16].map(|t| (s, t)))
+                {
+                    let plan = Plan::new(shape, size, threads);
+                    let steps = Plan::steps(plan.long.each);
+                    assert!(
+                        steps.each <= KC && plan.rows.each * steps.count() * LDA <= pieces.a,
+                        "{size:?} {plan:?}"
+                    );
+                    let cols = match sink {
+                        true => (plan.panels * shape.width).min(plan.sink_cols.next_multiple_of(shape.width)),
+                        false => shape.width,
+                    };
+                    assert!(plan.rows.each * cols <= pieces.c, "{size:?} {plan:?}");
+                    assert!(
+                        !plan.pack_first || plan.shared.each * shape.width * k <= shared,
+                        "{size:?} {plan:?}"
+                    );
+                    assert!(
+                        !(sink && plan.long.count() > 1)
+                            || whole_rows
+                            || plan.panels * shape.width <= SINK_COLS
+                    );
+                }
+            }
         }
     }
 }

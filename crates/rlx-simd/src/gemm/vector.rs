@@ -78,7 +78,7 @@ mod x86 {
         _mm512_loadu_ps,
         _mm512_storeu_ps,
         _mm512_set1_ps,
-        |a, b, c| { _mm512_fmadd_ps(a, b, c) },
+        |a, b, c| _mm512_fmadd_ps(a, b, c),
         |p| {
             let v = _mm512_loadu_si512(p.cast());
             let second = _mm512_and_si512(v, _mm512_set1_epi32(0xffff_0000_u32.cast_signed()));
@@ -92,7 +92,7 @@ mod x86 {
         _mm256_loadu_ps,
         _mm256_storeu_ps,
         _mm256_set1_ps,
-        |a, b, c| { _mm256_fmadd_ps(a, b, c) },
+        |a, b, c| _mm256_fmadd_ps(a, b, c),
         |p| {
             let v = _mm256_loadu_si256(p.cast());
             let second = _mm256_and_si256(v, _mm256_set1_epi32(0xffff_0000_u32.cast_signed()));
@@ -106,7 +106,7 @@ mod x86 {
         _mm_loadu_ps,
         _mm_storeu_ps,
         _mm_set1_ps,
-        |a, b, c| { _mm_add_ps(_mm_mul_ps(a, b), c) },
+        |a, b, c| _mm_add_ps(_mm_mul_ps(a, b), c),
         |p| {
             let v = _mm_loadu_si128(p.cast());
             let second = _mm_and_si128(v, _mm_set1_epi32(0xffff_0000_u32.cast_signed()));

@@ -265,7 +265,7 @@ pub unsafe fn scatter<T: Element>(
     scratch: &Scratch,
 ) {
     let Rows { outer, n, inner, m } = r;
-    if outer * n * inner * m == 0 {
+    if [outer, n, inner, m].contains(&0) {
         return;
     }
     if let Some((places, count)) = buckets::<T>(r) {

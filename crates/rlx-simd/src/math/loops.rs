@@ -5,14 +5,18 @@
 //! source the chunks run from the last to the first, so that in-place work does not overwrite what is still to be read.
 //!
 //! `light` loops are for functions of a few instructions: a chunk stays in registers, and which operands are one element
-//! for all (`S*`) is known when compiling. `heavy` loops keep the chunk in the L1 cache and hold the body once.
+//! for all (`S*`) is known when compiling. `heavy` loops copy a chunk of arguments to the stack, where the optimiser makes a
+//! vector loop of the longest body. Either has its body once: what is left of a tile after whole chunks goes the same way
+//! through a chunk that is filled up, or that overlaps the one before.
+
+use std::mem::MaybeUninit;
 
 /// Elements that go through a function together: four of the widest vectors of `f32`.
 pub(crate) const CHUNK: usize = 64;
 
 type Chunk<T> = [T; CHUNK];
 
-/// A whole chunk from element `i` on.
+/// A whole chunk from element `i` on, or the first element for all.
 #[inline(always)]
 unsafe fn whole<T: Copy>(p: *const T, i: usize, splat: bool, first: T) -> Chunk<T> {
     if splat {
@@ -23,67 +27,58 @@ unsafe fn whole<T: Copy>(p: *const T, i: usize, splat: bool, first: T) -> Chunk<
     }
 }
 
-/// The last `m` elements, from element `i` on, filled up with the first.
+/// The last `m` elements, from element `i` on, filled up with `first`.
 #[inline(always)]
-unsafe fn part<T: Copy>(p: *const T, i: usize, m: usize, splat: bool, first: T) -> Chunk<T> {
+unsafe fn part<T: Copy>(p: *const T, i: usize, m: usize, first: T) -> Chunk<T> {
     let mut x = [first; CHUNK];
-    if !splat {
-        // SAFETY: `m` is less than a chunk, and the caller has that many elements from `i` on.
-        unsafe { std::ptr::copy_nonoverlapping(p.add(i), x.as_mut_ptr(), m) };
-    }
+    // SAFETY: `m` is less than a chunk, and the caller has that many elements from `i` on.
+    unsafe { std::ptr::copy_nonoverlapping(p.add(i), x.as_mut_ptr(), m) };
     x
 }
 
-/// Writes a whole chunk.
-#[inline(always)]
-unsafe fn put<T: Copy>(p: *mut T, i: usize, x: Chunk<T>) {
-    // SAFETY: the caller has room for a whole chunk from `i` on.
-    unsafe { p.add(i).cast::<Chunk<T>>().write(x) }
-}
-
-/// Writes the first `m` elements of a chunk.
-#[inline(always)]
-unsafe fn put_part<T: Copy>(p: *mut T, i: usize, m: usize, x: &Chunk<T>) {
-    // SAFETY: the caller has room for `m` elements from `i` on, and a local array overlaps nothing.
-    unsafe { std::ptr::copy_nonoverlapping(x.as_ptr(), p.add(i), m) }
-}
-
-#[inline(always)]
-fn map1<A: Copy, R: Copy + Default>(x: &Chunk<A>, f: impl Fn(A) -> R) -> Chunk<R> {
-    let mut r = [R::default(); CHUNK];
-    for (r, x) in r.iter_mut().zip(x) {
-        *r = f(*x);
-    }
-    r
-}
-
-#[inline(always)]
-fn map2<A: Copy, B: Copy, R: Copy + Default>(x: &Chunk<A>, y: &Chunk<B>, f: impl Fn(A, B) -> R) -> Chunk<R> {
-    let mut r = [R::default(); CHUNK];
-    for ((r, x), y) in r.iter_mut().zip(x).zip(y) {
-        *r = f(*x, *y);
-    }
-    r
-}
-
-#[inline(always)]
-fn map3<A: Copy, B: Copy, C: Copy, R: Copy + Default>(
-    x: &Chunk<A>,
-    y: &Chunk<B>,
-    z: &Chunk<C>,
-    f: impl Fn(A, B, C) -> R,
-) -> Chunk<R> {
-    let mut r = [R::default(); CHUNK];
-    for (((r, x), y), z) in r.iter_mut().zip(x).zip(y).zip(z) {
-        *r = f(*x, *y, *z);
-    }
-    r
-}
-
-/// Where the chunk of that number begins, running backwards or not.
-#[inline(always)]
-fn start(back: bool, step: usize, steps: usize) -> usize {
-    (if back { steps - 1 - step } else { step }) * CHUNK
+/// Runs a body over all whole chunks of a tile and over the filled-up rest. The body sees, under their own names, `dst` and
+/// the operands as pointers, and `i`, the first element of the chunk.
+macro_rules! chunks {
+    ($n:expr, $back:expr, $dst:ident: $r:ty, [$($a:ident: $splat:expr),*], $i:ident => $body:expr) => {{
+        let (full, rest) = ($n / CHUNK, $n % CHUNK);
+        let mut out = [<$r>::default(); CHUNK];
+        let tile = $dst;
+        // Where nothing is in place the rest goes in a whole chunk that overlaps the one before.
+        let overlap = $n >= CHUNK $(&& ($splat || !std::ptr::addr_eq($a, tile)))*;
+        for phase in 0..2 {
+            let main = (phase == 0) != $back;
+            if !main && rest == 0 {
+                continue;
+            }
+            $(
+                let mut padded = MaybeUninit::uninit();
+                let $a = if main || $splat {
+                    $a
+                } else if overlap {
+                    $a.wrapping_add($n - CHUNK)
+                } else {
+                    // SAFETY: the rest is below n, and n > 0.
+                    padded.write(unsafe { part($a, $n - rest, rest, *$a) }).as_ptr()
+                };
+            )*
+            let $dst = if main {
+                tile
+            } else if overlap {
+                tile.wrapping_add($n - CHUNK)
+            } else {
+                out.as_mut_ptr()
+            };
+            let steps = if main { full } else { 1 };
+            for step in 0..steps {
+                let $i = (if $back { steps - 1 - step } else { step }) * CHUNK;
+                $body
+            }
+            if !main && !overlap {
+                // SAFETY: there is room for n elements, and a local array overlaps nothing.
+                unsafe { std::ptr::copy_nonoverlapping(out.as_ptr(), tile.add($n - rest), rest) };
+            }
+        }
+    }};
 }
 
 /// dst = f(a).
@@ -102,21 +97,16 @@ pub(crate) unsafe fn light1<A: Copy, R: Copy + Default>(
     }
     let (dst, a) = (dst.cast::<R>(), a.cast::<A>());
     let back = size_of::<R>() > size_of::<A>();
-    let (full, rest) = (n / CHUNK, n % CHUNK);
-    // SAFETY: every index is below n.
-    unsafe {
-        let first = *a;
-        if back && rest > 0 {
-            put_part(dst, n - rest, rest, &map1(&part(a, n - rest, rest, false, first), f));
+    chunks!(n, back, dst: R, [a: false], i => {
+        let mut r = [R::default(); CHUNK];
+        // SAFETY: the macro gives whole chunks.
+        let x = unsafe { whole(a, i, false, *a) };
+        for (r, x) in r.iter_mut().zip(x) {
+            *r = f(x);
         }
-        for step in 0..full {
-            let i = start(back, step, full);
-            put(dst, i, map1(&whole(a, i, false, first), f));
-        }
-        if !back && rest > 0 {
-            put_part(dst, n - rest, rest, &map1(&part(a, n - rest, rest, false, first), f));
-        }
-    }
+        // SAFETY: as above.
+        unsafe { dst.add(i).cast::<Chunk<R>>().write(r) }
+    });
 }
 
 /// dst = f(a, b).
@@ -135,20 +125,18 @@ pub(crate) unsafe fn light2<A: Copy, B: Copy, R: Copy + Default, const SA: bool,
         return;
     }
     let (dst, a, b) = (dst.cast::<R>(), a.cast::<A>(), b.cast::<B>());
-    let (full, rest) = (n / CHUNK, n % CHUNK);
-    // SAFETY: every index is below n, or 0.
-    unsafe {
-        let (a0, b0) = (*a, *b);
-        for step in 0..full {
-            let i = start(false, step, full);
-            put(dst, i, map2(&whole(a, i, SA, a0), &whole(b, i, SB, b0), f));
+    // SAFETY: n > 0, so either operand has an element.
+    let (a0, b0) = unsafe { (*a, *b) };
+    chunks!(n, false, dst: R, [a: SA, b: SB], i => {
+        let mut r = [R::default(); CHUNK];
+        // SAFETY: the macro gives whole chunks.
+        let (x, y) = unsafe { (whole(a, i, SA, a0), whole(b, i, SB, b0)) };
+        for ((r, x), y) in r.iter_mut().zip(x).zip(y) {
+            *r = f(x, y);
         }
-        if rest > 0 {
-            let i = n - rest;
-            let r = map2(&part(a, i, rest, SA, a0), &part(b, i, rest, SB, b0), f);
-            put_part(dst, i, rest, &r);
-        }
-    }
+        // SAFETY: as above.
+        unsafe { dst.add(i).cast::<Chunk<R>>().write(r) }
+    });
 }
 
 /// dst = f(a, b, c).
@@ -156,73 +144,34 @@ pub(crate) unsafe fn light2<A: Copy, B: Copy, R: Copy + Default, const SA: bool,
 /// # Safety
 /// As [`light2`].
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
-pub(crate) unsafe fn light3<
+pub(crate) unsafe fn light3<A, B, C, R, const SA: bool, const SB: bool, const SC: bool>(
+    n: usize,
+    dst: *mut u8,
+    (a, b, c): (*const u8, *const u8, *const u8),
+    f: impl Fn(A, B, C) -> R + Copy,
+) where
     A: Copy,
     B: Copy,
     C: Copy,
     R: Copy + Default,
-    const SA: bool,
-    const SB: bool,
-    const SC: bool,
->(
-    n: usize,
-    dst: *mut u8,
-    a: *const u8,
-    b: *const u8,
-    c: *const u8,
-    f: impl Fn(A, B, C) -> R + Copy,
-) {
+{
     if n == 0 {
         return;
     }
     let (dst, a, b, c) = (dst.cast::<R>(), a.cast::<A>(), b.cast::<B>(), c.cast::<C>());
     let back = size_of::<R>() > size_of::<A>();
-    let (full, rest) = (n / CHUNK, n % CHUNK);
-    // SAFETY: every index is below n, or 0.
-    unsafe {
-        let (a0, b0, c0) = (*a, *b, *c);
-        let i = n - rest;
-        if back && rest > 0 {
-            let (x, y) = (part(a, i, rest, SA, a0), part(b, i, rest, SB, b0));
-            put_part(dst, i, rest, &map3(&x, &y, &part(c, i, rest, SC, c0), f));
+    // SAFETY: n > 0, so every operand has an element.
+    let (a0, b0, c0) = unsafe { (*a, *b, *c) };
+    chunks!(n, back, dst: R, [a: SA, b: SB, c: SC], i => {
+        let mut r = [R::default(); CHUNK];
+        // SAFETY: the macro gives whole chunks.
+        let (x, y, z) = unsafe { (whole(a, i, SA, a0), whole(b, i, SB, b0), whole(c, i, SC, c0)) };
+        for (((r, x), y), z) in r.iter_mut().zip(x).zip(y).zip(z) {
+            *r = f(x, y, z);
         }
-        for step in 0..full {
-            let i = start(back, step, full);
-            let r = map3(&whole(a, i, SA, a0), &whole(b, i, SB, b0), &whole(c, i, SC, c0), f);
-            put(dst, i, r);
-        }
-        if !back && rest > 0 {
-            let (x, y) = (part(a, i, rest, SA, a0), part(b, i, rest, SB, b0));
-            put_part(dst, i, rest, &map3(&x, &y, &part(c, i, rest, SC, c0), f));
-        }
-    }
-}
-
-/// Fills a local chunk with the elements from `i` on; `m` of them.
-#[inline(always)]
-unsafe fn fetch<T: Copy>(x: &mut Chunk<T>, p: *const T, i: usize, m: usize) {
-    // SAFETY: the caller has `m` elements from `i` on, and `m` is at most a chunk.
-    unsafe {
-        if m == CHUNK {
-            std::ptr::copy_nonoverlapping(p.add(i), x.as_mut_ptr(), CHUNK);
-        } else {
-            std::ptr::copy_nonoverlapping(p.add(i), x.as_mut_ptr(), m);
-        }
-    }
-}
-
-/// The counterpart of [`fetch`].
-#[inline(always)]
-unsafe fn deliver<T: Copy>(p: *mut T, i: usize, m: usize, x: &Chunk<T>) {
-    // SAFETY: the caller has room for `m` elements from `i` on, and `m` is at most a chunk.
-    unsafe {
-        if m == CHUNK {
-            std::ptr::copy_nonoverlapping(x.as_ptr(), p.add(i), CHUNK);
-        } else {
-            std::ptr::copy_nonoverlapping(x.as_ptr(), p.add(i), m);
-        }
-    }
+        // SAFETY: as above.
+        unsafe { dst.add(i).cast::<Chunk<R>>().write(r) }
+    });
 }
 
 /// dst = f(a), for a long `f`. `fix` sees every chunk of arguments and results, to mend what `f` does not cover.
@@ -230,30 +179,26 @@ unsafe fn deliver<T: Copy>(p: *mut T, i: usize, m: usize, x: &Chunk<T>) {
 /// # Safety
 /// As [`light1`].
 #[inline(always)]
-pub(crate) unsafe fn heavy1<A: Copy + Default, R: Copy + Default>(
+pub(crate) unsafe fn heavy1<A: Copy, R: Copy + Default>(
     n: usize,
     dst: *mut u8,
     a: *const u8,
     f: impl Fn(A) -> R + Copy,
     fix: impl Fn(&[A; CHUNK], &mut [R; CHUNK]),
 ) {
+    if n == 0 {
+        return;
+    }
     let (dst, a) = (dst.cast::<R>(), a.cast::<A>());
     let back = size_of::<R>() > size_of::<A>();
-    let steps = n.div_ceil(CHUNK);
-    let mut x = [A::default(); CHUNK];
-    let mut r = [R::default(); CHUNK];
-    for step in 0..steps {
-        let i = start(back, step, steps);
-        let m = CHUNK.min(n - i);
-        // SAFETY: `m` elements from `i` on are below n.
-        unsafe { fetch(&mut x, a, i, m) };
+    chunks!(n, back, dst: R, [a: false], i => {
+        // SAFETY: the macro gives whole chunks; x is a copy, so that nothing else refers to what r does.
+        let (x, r) = unsafe { (whole(a, i, false, *a), &mut *dst.add(i).cast::<Chunk<R>>()) };
         for (r, x) in r.iter_mut().zip(&x) {
             *r = f(*x);
         }
-        fix(&x, &mut r);
-        // SAFETY: as above.
-        unsafe { deliver(dst, i, m, &r) };
-    }
+        fix(&x, r);
+    });
 }
 
 /// dst = f(a, b), for a long `f`, or one that is compiled for many types; which operand is splat is known when running.
@@ -261,7 +206,7 @@ pub(crate) unsafe fn heavy1<A: Copy + Default, R: Copy + Default>(
 /// # Safety
 /// As [`light2`].
 #[inline(always)]
-pub(crate) unsafe fn heavy2<A: Copy + Default, B: Copy + Default, R: Copy + Default>(
+pub(crate) unsafe fn heavy2<A: Copy, B: Copy, R: Copy + Default>(
     n: usize,
     dst: *mut u8,
     (a, splat_a): (*const u8, bool),
@@ -273,27 +218,19 @@ pub(crate) unsafe fn heavy2<A: Copy + Default, B: Copy + Default, R: Copy + Defa
     }
     let (dst, a, b) = (dst.cast::<R>(), a.cast::<A>(), b.cast::<B>());
     // SAFETY: n > 0, so either operand has an element.
-    let (mut x, mut y) = unsafe { ([*a; CHUNK], [*b; CHUNK]) };
-    let mut r = [R::default(); CHUNK];
-    let mut i = 0;
-    while i < n {
-        let m = CHUNK.min(n - i);
-        // SAFETY: `m` elements from `i` on are below n.
-        unsafe {
-            if !splat_a {
-                fetch(&mut x, a, i, m);
-            }
-            if !splat_b {
-                fetch(&mut y, b, i, m);
-            }
-        }
-        for ((r, x), y) in r.iter_mut().zip(&x).zip(&y) {
-            *r = f(*x, *y);
+    let (all_a, all_b) = unsafe { ([*a; CHUNK], [*b; CHUNK]) };
+    chunks!(n, false, dst: R, [a: splat_a, b: splat_b], i => {
+        let mut r = [R::default(); CHUNK];
+        let x = if splat_a { all_a.as_ptr() } else { a.wrapping_add(i) };
+        let y = if splat_b { all_b.as_ptr() } else { b.wrapping_add(i) };
+        // SAFETY: the macro gives whole chunks, and so do the arrays.
+        let (x, y) = unsafe { (x.cast::<Chunk<A>>().read(), y.cast::<Chunk<B>>().read()) };
+        for ((r, x), y) in r.iter_mut().zip(x).zip(y) {
+            *r = f(x, y);
         }
         // SAFETY: as above.
-        unsafe { deliver(dst, i, m, &r) };
-        i += m;
-    }
+        unsafe { dst.add(i).cast::<Chunk<R>>().write(r) }
+    });
 }
 
 /// Declares a kind of kernel: a trait whose `run` is compiled for every level, and a module of the compiled functions with

@@ -57,6 +57,11 @@ macro_rules! targets {
                 }
             }
         )*
+    };
+}
+
+macro_rules! truth {
+    ($s:ty) => {
         impl Target<$s> for Truth {
             type Reg = i32;
             #[inline(always)]
@@ -69,11 +74,48 @@ macro_rules! targets {
 
 macro_rules! all_targets {
     ($($s:ty),*) => {$(
-        targets!($s: f64 => f64, i8 => i32, i16 => i32, i32 => i32, i64 => i64, u8 => i32, u16 => i32, u32 => i32, u64 => i64);
+        targets!($s: f64 => f64, i32 => i32, i64 => i64, u32 => i32, u64 => i64);
+        targets!($s: i8 => i32, i16 => i32, u8 => i32, u16 => i32);
+        truth!($s);
     )*};
 }
 
-all_targets!(f32, f64, i32, u32, i64, u64);
+all_targets!(f64, i32, u32, i64, u64);
+targets!(f32: f64 => f64, i64 => i64, u32 => i32, u64 => i64);
+truth!(f32);
+
+/// `x as i32`, in a form that becomes vector code.
+#[inline(always)]
+fn to_i32(x: f32) -> i32 {
+    const END: f32 = 2_147_483_648.0;
+    // SAFETY: a number below 2³¹ in size, cut, is an `i32`.
+    let y = unsafe { (if x.abs() < END { x } else { 0.0 }).to_int_unchecked::<i32>() };
+    let y = if x >= END { i32::MAX } else { y };
+    if x <= -END { i32::MIN } else { y }
+}
+
+impl Target<f32> for i32 {
+    type Reg = i32;
+    #[inline(always)]
+    fn cast(x: f32) -> i32 {
+        to_i32(x)
+    }
+}
+
+/// Narrow integers, clamped as `i32`.
+macro_rules! narrow_targets {
+    ($($t:ty),*) => {$(
+        impl Target<f32> for $t {
+            type Reg = i32;
+            #[inline(always)]
+            fn cast(x: f32) -> i32 {
+                to_i32(x).clamp(<$t>::MIN as i32, <$t>::MAX as i32)
+            }
+        }
+    )*};
+}
+
+narrow_targets!(i8, i16, u8, u16);
 
 macro_rules! float_targets {
     ($($s:ty),*) => {$(

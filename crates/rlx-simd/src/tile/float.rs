@@ -297,7 +297,7 @@ impl<T: Float, const SA: bool, const SB: bool, const SC: bool> Kernel3 for MulAd
     #[inline(always)]
     unsafe fn run<const FMA: bool>(n: usize, dst: *mut u8, a: *const u8, b: *const u8, c: *const u8) {
         // SAFETY: the contract of the pointer is that of the loop.
-        unsafe { light3::<T, T, T, T, SA, SB, SC>(n, dst, a, b, c, T::madd::<FMA>) }
+        unsafe { light3::<T, T, T, T, SA, SB, SC>(n, dst, (a, b, c), T::madd::<FMA>) }
     }
 }
 
@@ -326,7 +326,7 @@ impl<T: Copy + Default, const SA: bool, const SB: bool> Kernel3 for Choose<T, SA
             if c != 0 { a } else { b }
         }
         // SAFETY: the contract of the pointer is that of the loop.
-        unsafe { light3::<i32, T, T, T, false, SA, SB>(n, dst, c, a, b, choose::<T>) }
+        unsafe { light3::<i32, T, T, T, false, SA, SB>(n, dst, (c, a, b), choose::<T>) }
     }
 }
 

@@ -3,7 +3,7 @@
 
 Reads one JSON command per line and answers each with one JSON line:
   {"do": "prepare", "model": NAME, "weights": FILE, "inputs": FILE}    FILEs are safetensors
-  {"do": "run", "ms": M, "warm": W}     W untimed calls, then calls for at least M ms: {"ms": [each call's time]}
+  {"do": "run", "ms": M, "warm": W}     untimed calls for W ms, then calls for at least M ms: {"ms": [each call's time]}
   {"do": "result", "to": FILE}          writes the last output as `y`
 """
 
@@ -118,7 +118,8 @@ def main():
                 inputs = {k: aligned(v) for k, v in load_file(command["inputs"]).items()}
                 run, result = {"ort": ort, "openvino": openvino, "c": c}[sys.argv[1]](command["model"], command["weights"], inputs)
             elif command["do"] == "run":
-                for _ in range(command["warm"]):
+                begun = time.perf_counter()
+                while time.perf_counter() - begun < command["warm"] / 1e3:
                     run()
                 times, begun = [], time.perf_counter()
                 while not times or time.perf_counter() - begun < command["ms"] / 1e3:

@@ -105,7 +105,6 @@ impl Case {
         Case { name: format!("{}/{name}", workload.name), model }
     }
 
-
     /// Arithmetic operations of the products in it; nothing where exponentials are most of the work.
     pub fn flops(&self) -> Option<f64> {
         match self.model {

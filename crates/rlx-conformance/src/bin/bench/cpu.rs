@@ -1,7 +1,7 @@
 //! Graphs on the CPU beside peers, all with the same number of threads.
 //!
-//! In a turn a side makes short calls for some milliseconds after an untimed one, or one long call; then the next side has
-//! its turn, once all threads are at rest. What is compared is the median of the turns' medians, and what is compared must
+//! In a turn a side makes short calls for some milliseconds after as many untimed ones, or one long call; then the next side
+//! has its turn, once all threads are at rest. What is compared is the median of the turns' medians, and what is compared must
 //! agree: other numbers than a peer's are an error.
 
 use crate::cases::{Case, WORKLOADS, Workload};
@@ -9,7 +9,6 @@ use crate::side::{Process, Rlx, Side, Turn};
 use crate::table::{Row, Times, head};
 use crate::{Asked, Result, compile, machine};
 use rlx::{Engine, Settings};
-use rlx_simd::pool::Pool;
 
 const THREADS: usize = 2;
 /// The largest difference between sides, relative to the largest number.
@@ -17,7 +16,6 @@ const TOLERANCE: f64 = 1e-4;
 
 /// The sides that outlive a case.
 struct Peers {
-    pool: Pool,
     engine: Engine,
     processes: Vec<(&'static str, Process)>,
     /// Those whose threads must sleep before a turn, this one included.
@@ -40,7 +38,7 @@ impl Peers {
                 processes.push((name, process));
             }
         }
-        Ok(Peers { pool: Pool::new(THREADS), engine, processes, ids })
+        Ok(Peers { engine, processes, ids })
     }
 
     /// RLX and those that can do the workload, ready for the case.
@@ -64,16 +62,19 @@ impl Peers {
         case.write()?;
         let ids = self.ids.clone();
         machine::rest(&ids);
-        let peak = machine::peak(&self.pool);
+        let peak = machine::peak(THREADS);
         let mut sides = self.sides(workload, case)?;
         // The first calls choose kernels, pack weights and grow arenas; the third tells how long a call takes.
         let mut turns = Vec::new();
         for (_, side) in &mut sides {
-            side.turn(Turn { warm: 2, ms: 0.0 })?;
-            let long = side.turn(Turn { warm: 0, ms: 0.0 })?.iter().any(|ms| *ms > 25.0);
-            // Threads that wake and cold caches are nothing to a long call.
-            turns.push(Turn { warm: usize::from(!long), ms: if long { 0.0 } else { 10.0 } });
+            let once = Turn { warm: 0.0, ms: 0.0 };
+            side.turn(once)?;
+            side.turn(once)?;
+            let long = side.turn(once)?.iter().any(|ms| *ms > 25.0);
+            // Threads that wake on the processor of another one, low clocks and cold caches are nothing to a long call.
+            turns.push(if long { once } else { Turn { warm: asked.warm, ms: 10.0 } });
         }
+        let watch = machine::Watch::new(&ids);
         let mut times = vec![Vec::new(); sides.len()];
         for _ in 0..asked.turns {
             for (((name, side), turn), times) in sides.iter_mut().zip(&turns).zip(&mut times) {
@@ -83,8 +84,9 @@ impl Peers {
                 times.push(side.turn(*turn)?);
             }
         }
+        let others = watch.others();
         let mut own = Vec::new();
-        let mut row = Row { case: case.name.clone(), flops: case.flops(), peak, sides: Vec::new() };
+        let mut row = Row { case: case.name.clone(), flops: case.flops(), peak, others, sides: Vec::new() };
         for (i, ((name, side), times)) in sides.iter_mut().zip(&times).enumerate() {
             let mut t = Times::new(name, times);
             match i {
@@ -94,7 +96,7 @@ impl Peers {
             row.sides.push(t);
         }
         drop(sides);
-        row.peak = row.peak.max(machine::peak(&self.pool));
+        row.peak = row.peak.max(machine::peak(THREADS));
         Ok(row)
     }
 }
@@ -140,6 +142,13 @@ pub fn run(asked: &Asked) -> Result<()> {
                     head(&row.sides.iter().map(|s| s.name).collect::<Vec<_>>());
                 }
                 row.print();
+            }
+            if let Some((busy, stolen)) = row.others.filter(|(busy, stolen)| busy + stolen > 0.03) {
+                let (busy, stolen) = (busy * 100.0, stolen * 100.0);
+                eprintln!(
+                    "warning: {}: others used {busy:.0}% of the machine, the host withheld {stolen:.0}%",
+                    case.name
+                );
             }
             for s in row.sides.iter().filter(|s| s.error > TOLERANCE) {
                 eprintln!("error: {}: RLX and {} differ by {:.1e}", case.name, s.name, s.error);

@@ -1,12 +1,16 @@
 //! What the machine gives: its multiply-add peak, and whether it is at rest.
 
 use rlx_simd::level::Level;
-use rlx_simd::pool::Pool;
 use std::hint::black_box;
+use std::sync::Barrier;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Registers of sums: more than the latency of an FMA times the number of units.
 const SUMS: usize = 16;
+/// The same where there are only 16 registers.
+#[cfg(target_arch = "x86_64")]
+const FEW_SUMS: usize = 12;
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
@@ -25,7 +29,7 @@ fn avx512(steps: usize) -> f32 {
 fn avx2(steps: usize) -> f32 {
     use std::arch::x86_64::*;
     let (a, b) = (_mm256_set1_ps(black_box(0.5)), _mm256_set1_ps(black_box(0.5)));
-    let mut sums = [b; 12]; // of 16 registers
+    let mut sums = [b; FEW_SUMS];
     for _ in 0..steps {
         sums.iter_mut().for_each(|s| *s = _mm256_fmadd_ps(a, *s, b));
     }
@@ -42,31 +46,39 @@ fn plain(steps: usize) -> f32 {
     sums.into_iter().flatten().sum()
 }
 
-/// Multiply-adds of all threads, as GFLOP/s: the best of a few bursts.
-pub fn peak(pool: &Pool) -> f64 {
-    const STEPS: usize = 60_000;
+/// Multiply-adds of so many threads at once, as GFLOP/s: the best of a few bursts of some milliseconds. Shorter ones end
+/// before the processors have reached their clocks and each thread one of its own.
+pub fn peak(threads: usize) -> f64 {
+    const STEPS: usize = 1_000_000;
     let level = Level::detect();
-    let burst = |level: Level| match level {
+    let (per_step, burst): (usize, fn() -> f32) = match level {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the level was detected.
-        Level::Avx512 => (unsafe { avx512(STEPS) }, SUMS * 16),
+        Level::Avx512 => (SUMS * 16, || unsafe { avx512(STEPS) }),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Level::Avx2 => (unsafe { avx2(STEPS) }, 12 * 8),
-        _ => (plain(STEPS), SUMS * 4),
+        Level::Avx2 => (FEW_SUMS * 8, || unsafe { avx2(STEPS) }),
+        _ => (SUMS * 4, || plain(STEPS)),
     };
-    let per_step = match level {
-        Level::Avx512 => SUMS * 16,
-        Level::Avx2 => 12 * 8,
-        _ => SUMS * 4,
+    let start = Barrier::new(threads);
+    // All threads together are as slow as the slowest.
+    let slowest = |times: Vec<f64>| times.into_iter().fold(0.0, f64::max);
+    let best = |times: Vec<f64>| times.into_iter().fold(f64::INFINITY, f64::min);
+    let work = || -> Vec<f64> {
+        let one = |_| {
+            start.wait();
+            let begun = Instant::now();
+            black_box(burst());
+            begun.elapsed().as_secs_f64()
+        };
+        (0..8).map(one).collect()
     };
-    let mut best = f64::INFINITY;
-    for _ in 0..12 {
-        let begun = Instant::now();
-        pool.run(pool.threads(), |_, _| drop(black_box(burst(level))));
-        best = best.min(begun.elapsed().as_secs_f64());
-    }
-    (2 * per_step * STEPS * pool.threads()) as f64 / best / 1e9
+    let times: Vec<Vec<f64>> = thread::scope(|s| {
+        let all: Vec<_> = (0..threads).map(|_| s.spawn(work)).collect();
+        all.into_iter().filter_map(|t| t.join().ok()).collect()
+    });
+    let rounds = (0..8).map(|i| slowest(times.iter().filter_map(|t| t.get(i).copied()).collect()));
+    (2 * per_step * STEPS * threads) as f64 / best(rounds.collect()) / 1e9
 }
 
 /// The time that the threads of processes have run, where the system tells.
@@ -95,4 +107,46 @@ pub fn rest(processes: &[u32]) -> bool {
         }
     }
     false
+}
+
+/// What the processors have done so far, in ticks of the system.
+struct Ticks {
+    busy: u64,
+    stolen: u64,
+    all: u64,
+}
+
+fn ticks() -> Option<Ticks> {
+    let text = std::fs::read_to_string("/proc/stat").ok()?;
+    let v: Vec<u64> = text.lines().next()?.split_whitespace().skip(1).flat_map(str::parse).collect();
+    let [user, nice, system, idle, wait, irq, soft, stolen, ..] = v.as_slice() else { return None };
+    let busy = user + nice + system + irq + soft;
+    Some(Ticks { busy, stolen: *stolen, all: busy + idle + wait + stolen })
+}
+
+/// How much of the machine went to others since some moment.
+pub struct Watch {
+    processes: Vec<u32>,
+    ticks: Option<Ticks>,
+    own: Option<Duration>,
+    begun: Instant,
+}
+
+impl Watch {
+    /// From now on; `processes` are the bench's own.
+    pub fn new(processes: &[u32]) -> Watch {
+        let processes = processes.to_vec();
+        Watch { ticks: ticks(), own: cpu_time(&processes), processes, begun: Instant::now() }
+    }
+
+    /// The parts of the processors' time that other processes used and that the host of a virtual machine withheld.
+    pub fn others(&self) -> Option<(f64, f64)> {
+        let (from, to) = (self.ticks.as_ref()?, ticks()?);
+        let own = cpu_time(&self.processes)?.saturating_sub(self.own?);
+        let all = to.all.checked_sub(from.all).filter(|n| *n > 0)? as f64;
+        let processors = thread::available_parallelism().map_or(1.0, |n| n.get() as f64);
+        let own = own.as_secs_f64() / (self.begun.elapsed().as_secs_f64() * processors);
+        let busy = (to.busy - from.busy) as f64 / all;
+        Some(((busy - own).max(0.0), (to.stolen - from.stolen) as f64 / all))
+    }
 }

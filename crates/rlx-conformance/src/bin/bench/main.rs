@@ -31,6 +31,8 @@ pub struct Asked {
     pub json: bool,
     /// Turns of each side.
     pub turns: usize,
+    /// Milliseconds of untimed calls before short calls are timed.
+    pub warm: f64,
 }
 
 impl Asked {
@@ -41,7 +43,7 @@ impl Asked {
 }
 
 fn parse(args: impl Iterator<Item = String>) -> Result<(String, Asked)> {
-    let (mut name, mut asked) = (None, Asked { turns: 15, ..Asked::default() });
+    let (mut name, mut asked) = (None, Asked { turns: 15, warm: 10.0, ..Asked::default() });
     let mut args = args;
     while let Some(a) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{a} needs a value"));
@@ -49,6 +51,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<(String, Asked)> {
             "--peer" => asked.python = Some(value()?),
             "--only" => asked.only.extend(value()?.split(',').map(str::to_owned)),
             "--turns" => asked.turns = value()?.parse().map_err(|e| format!("--turns: {e}"))?,
+            "--warm" => asked.warm = value()?.parse().map_err(|e| format!("--warm: {e}"))?,
             "--json" => asked.json = true,
             _ if a.starts_with('-') => return Err(format!("no option {a}").into()),
             _ => name = Some(a),

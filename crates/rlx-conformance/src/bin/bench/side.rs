@@ -14,8 +14,8 @@ use std::time::Instant;
 /// How a turn goes.
 #[derive(Clone, Copy)]
 pub struct Turn {
-    /// Untimed calls first.
-    pub warm: usize,
+    /// Untimed calls fill at least this many milliseconds first; none if it is 0.
+    pub warm: f64,
     /// Timed calls fill at least this many milliseconds; there is at least one.
     pub ms: f64,
 }
@@ -30,7 +30,8 @@ pub trait Side {
 
 /// Calls `run` as a turn wants it.
 pub fn timed(turn: Turn, mut run: impl FnMut() -> Result<()>) -> Result<Vec<f64>> {
-    for _ in 0..turn.warm {
+    let begun = Instant::now();
+    while begun.elapsed().as_secs_f64() * 1e3 < turn.warm {
         run()?;
     }
     let (begun, mut times) = (Instant::now(), Vec::new());

@@ -35,6 +35,8 @@ pub struct Row {
     pub flops: Option<f64>,
     /// GFLOP/s that the machine gave at the time.
     pub peak: f64,
+    /// The parts of the machine that others used and that the host withheld meanwhile.
+    pub others: Option<(f64, f64)>,
     pub sides: Vec<Times>,
 }
 
@@ -74,7 +76,8 @@ impl Row {
             v
         };
         let peers: Vec<Value> = self.peers().map(peer).collect();
-        json!({"case": self.case, "peak_gflops": self.peak, "rlx": self.sides.first().map(side), "peers": peers})
+        let others = self.others.map(|(busy, stolen)| json!({"others": busy, "stolen": stolen}));
+        json!({"case": self.case, "peak_gflops": self.peak, "machine": others, "rlx": self.sides.first().map(side), "peers": peers})
     }
 
     pub fn print(&self) {

@@ -104,6 +104,21 @@ fn every_stage_of_every_example_is_shown() {
     }
 }
 
+/// Names come from files: they steer no terminal, and are no markup.
+#[test]
+fn strange_names_are_tamed() {
+    let f = Folder::new("tamed");
+    let graph = f.graph("g.rlx", r#"graph "a\u{1b}[2J<b>&" { input x: f32[2] y = exp(x) output y = y }"#);
+    for flags in [&["--stage", "fuse"][..], &["--stage", "plan"], &["--stage", "kernels"], &["--accuracy"]] {
+        let text = works(&[&["inspect", &graph], flags].concat());
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+    }
+    let svg = works(&["inspect", &graph, "--stage", "plan", "--format", "svg"]);
+    assert!(svg.contains("&lt;b&gt;&amp;") && !svg.contains("<b>"), "{svg}");
+    let text = works(&["bench", "model", &graph]);
+    assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+}
+
 #[test]
 fn fusion_says_why_and_kernels_say_what() {
     let text = works(&["inspect", BLOCK, "--stage", "fuse"]);

@@ -4,6 +4,7 @@ pub mod device;
 pub mod errordoc;
 pub mod fd;
 pub mod filetest;
+pub mod models;
 pub mod opsdoc;
 pub mod random;
 pub mod sampled;

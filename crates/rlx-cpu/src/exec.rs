@@ -10,7 +10,7 @@ use rlx_simd::gemm::{PackKind, PackedB};
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Ptr, Scratch};
 use rlx_simd::pool::Pool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 /// In what precision products are computed.
@@ -43,7 +43,7 @@ impl Engine {
     /// An engine.
     pub fn new(settings: Settings) -> Result<Engine> {
         let level = settings.level.unwrap_or_else(Level::detect);
-        if !Level::available().contains(&level) {
+        if !level.is_available() {
             return Err(Error::new(Code::Device, format!("this machine has no {level}")));
         }
         let threads = settings.threads.unwrap_or_else(Pool::machine_threads);
@@ -178,6 +178,18 @@ struct Context {
     scratch: Buffer,
     inputs: Vec<Ptr<u8>>,
     outputs: Vec<Ptr<u8>>,
+    params: Vec<Ptr<u8>>,
+}
+
+/// Inputs by name, in any order.
+struct Inputs<'s, 'a>(&'s [(&'s str, View<'a>)]);
+
+impl<'a> Inputs<'_, 'a> {
+    /// The input of that name, which most callers give at the place where the program has it.
+    fn get(&self, place: usize, name: &str) -> Option<&View<'a>> {
+        let there = self.0.get(place).filter(|(n, _)| *n == name);
+        there.or_else(|| self.0.iter().find(|(n, _)| *n == name)).map(|(_, v)| v)
+    }
 }
 
 /// The plans of the sizes that were used last.
@@ -201,6 +213,8 @@ pub struct Executable {
     /// The products whose right operand is packed when params are set: the call and the slot.
     products: Vec<(usize, SlotId)>,
     params: RwLock<Params>,
+    /// The largest sizes of each input.
+    limits: Vec<Vec<Option<usize>>>,
     plans: Mutex<(u64, Vec<Planned>)>,
     contexts: Mutex<Vec<Context>>,
 }
@@ -269,6 +283,7 @@ impl Executable {
             prepare,
             products,
             params: RwLock::new(params),
+            limits: p.inputs.iter().map(limits).collect(),
             plans: Mutex::new((0, Vec::new())),
             contexts: Mutex::new(Vec::new()),
             loaded,
@@ -299,7 +314,7 @@ impl Executable {
             Error::new(Code::UnknownName, text)
         })?;
         let param = list.get(k).ok_or_else(|| Error::new(Code::Verify, "a param is missing"))?;
-        check_fits("param", param, data.dtype(), data.shape(), data.bytes().len())?;
+        check_fits("param", param, &[], data.dtype(), data.shape(), data.bytes().len())?;
         let aligned = data.bytes().as_ptr() as usize % param.dtype.bytes().unwrap_or(1) == 0;
         let kept = match &data {
             Data::Tensor(t) if t.dtype().is_packed() => Kept::Copied(contiguous(t).ok_or_else(no_memory)?),
@@ -349,7 +364,7 @@ impl Executable {
             for n in &p.program.outputs {
                 outs.push(Buffer::try_new(byte_count(n.dtype, &n.shape, &bindings)?).ok_or_else(no_memory)?);
             }
-            let context = Context::new(&bound, self.setting.threads, 0, 0)?;
+            let context = Context::new(&bound, self.setting.threads)?;
             let outputs: Vec<Ptr<u8>> = outs.iter().map(|b| Ptr(b.ptr())).collect();
             let io = Io {
                 arena: Ptr(context.arena.ptr()),
@@ -369,6 +384,17 @@ impl Executable {
         self.pack(params, &given)?;
         params.stale = false;
         Ok(())
+    }
+
+    /// The params, prepared; whoever sets one meanwhile waits.
+    fn ready_params(&self) -> Result<RwLockReadGuard<'_, Params>> {
+        loop {
+            self.prepare()?;
+            let params = self.params.read().unwrap_or_else(PoisonError::into_inner);
+            if !params.stale {
+                return Ok(params);
+            }
+        }
     }
 
     /// Packs the right operands of products.
@@ -426,11 +452,11 @@ impl Executable {
     }
 
     /// The plan for inputs of these shapes.
-    fn planned(&self, inputs: &[View<'_>]) -> Result<(Arc<Bound>, Arc<Vec<Vec<usize>>>)> {
+    fn planned(&self, inputs: &Inputs<'_, '_>) -> Result<(Arc<Bound>, Arc<Vec<Vec<usize>>>)> {
         let mut plans = lock(&self.plans);
         plans.0 += 1;
         let now = plans.0;
-        let sizes = || inputs.iter().flat_map(|v| v.shape.iter().copied().chain([usize::MAX]));
+        let sizes = || self.ordered(inputs).flat_map(|(_, v)| v.shape.iter().copied().chain([usize::MAX]));
         if let Some(p) = plans.1.iter_mut().find(|p| p.key.iter().copied().eq(sizes())) {
             p.used = now;
             return Ok((p.bound.clone(), p.outputs.clone()));
@@ -438,7 +464,7 @@ impl Executable {
         let program = &self.loaded.program;
         let mut bindings = Bindings::new();
         let mut left: Vec<(&Named, usize, i64)> = Vec::new();
-        for (n, v) in program.inputs.iter().zip(inputs) {
+        for (n, v) in self.ordered(inputs) {
             left.extend(
                 (0..n.shape.len())
                     .zip(v.shape)
@@ -490,35 +516,46 @@ impl Executable {
         Ok((bound, outputs))
     }
 
-    /// Sorts inputs by name into the order of the program, and checks them.
-    fn sorted<'a>(&self, inputs: &[(&str, View<'a>)], out: &mut Vec<View<'a>>) -> Result<()> {
+    /// Checks inputs against those of the program.
+    fn check(&self, inputs: &Inputs<'_, '_>) -> Result<()> {
         let list = &self.loaded.program.inputs;
-        for (name, _) in inputs {
-            if !list.iter().any(|p| p.name == *name) {
+        for (k, (name, _)) in inputs.0.iter().enumerate() {
+            if !list.get(k).is_some_and(|p| p.name == *name) && !list.iter().any(|p| p.name == *name) {
                 let names: Vec<&str> = list.iter().map(|p| p.name.as_str()).collect();
                 let text = format!("no input {name:?}; there are {}", names.join(", "));
                 return Err(Error::new(Code::UnknownName, text));
             }
         }
-        for p in list {
-            let mut found = inputs.iter().filter(|(n, _)| *n == p.name);
-            let Some((_, v)) = found.next() else {
-                return Err(Error::new(Code::MissingInput, format!("input {:?} is not given", p.name)));
-            };
-            if found.next().is_some() {
-                return Err(Error::new(Code::BadInput, format!("input {:?} is given twice", p.name)));
-            }
-            check_fits("input", p, v.dtype, v.shape, v.bytes.len())?;
-            out.push(*v);
+        for (k, p) in list.iter().enumerate() {
+            let v = inputs
+                .get(k, &p.name)
+                .ok_or_else(|| Error::new(Code::MissingInput, format!("input {:?} is not given", p.name)))?;
+            let limits = self.limits.get(k).map(Vec::as_slice).unwrap_or_default();
+            check_fits("input", p, limits, v.dtype, v.shape, v.bytes.len())?;
+        }
+        if inputs.0.len() > list.len() {
+            // All are known and all are there, so some are there more than once.
+            let twice = list.iter().find(|p| inputs.0.iter().filter(|(n, _)| *n == p.name).count() > 1);
+            let name = twice.map_or("", |p| p.name.as_str());
+            return Err(Error::new(Code::BadInput, format!("input {name:?} is given twice")));
         }
         Ok(())
     }
 
+    /// The inputs in the program's order.
+    fn ordered<'s, 'a>(
+        &'s self,
+        inputs: &'s Inputs<'_, 'a>,
+    ) -> impl Iterator<Item = (&'s Named, &'s View<'a>)> {
+        let list = self.loaded.program.inputs.iter().enumerate();
+        list.filter_map(|(k, p)| inputs.get(k, &p.name).map(|v| (p, v)))
+    }
+
     /// The shapes of the outputs for inputs of these shapes.
     pub fn output_shapes(&self, inputs: &[(&str, View<'_>)]) -> Result<Vec<Vec<usize>>> {
-        let mut sorted = Vec::new();
-        self.sorted(inputs, &mut sorted)?;
-        Ok(self.planned(&sorted)?.1.to_vec())
+        let inputs = Inputs(inputs);
+        self.check(&inputs)?;
+        Ok(self.planned(&inputs)?.1.to_vec())
     }
 
     /// Runs the program; every output is a new tensor.
@@ -532,10 +569,9 @@ impl Executable {
         inputs: &[(&str, View<'_>)],
         profile: bool,
     ) -> Result<(Vec<(String, Tensor)>, Profile)> {
-        let mut sorted = Vec::with_capacity(inputs.len());
-        self.sorted(inputs, &mut sorted)?;
-        self.prepare()?;
-        let (bound, shapes) = self.planned(&sorted)?;
+        let inputs = Inputs(inputs);
+        self.check(&inputs)?;
+        let (bound, shapes) = self.planned(&inputs)?;
         let program = &self.loaded.program;
         let mut planes: Vec<Arc<[std::mem::MaybeUninit<u8>]>> = Vec::new();
         for (n, shape) in program.outputs.iter().zip(shapes.iter()) {
@@ -554,7 +590,7 @@ impl Executable {
                 .map(|p| Ptr(Arc::get_mut(p).map_or(std::ptr::null_mut(), |p| p.as_mut_ptr().cast())));
             let watch: Option<&mut dyn Watch> = if profile { Some(&mut recorder) } else { None };
             // SAFETY: the outputs were just made, of the sizes that the program says.
-            unsafe { self.go(&bound, &sorted, outputs, watch)? };
+            unsafe { self.go(&bound, &inputs, outputs, watch)? };
         }
         recorder.profile.total = recorder.began.elapsed();
         let mut out = Vec::new();
@@ -569,26 +605,9 @@ impl Executable {
     /// Runs the program into memory of the caller's: one view for each output, in the program's order. Asks for no memory
     /// when inputs of these shapes were seen before.
     pub fn run_into(&self, inputs: &[(&str, View<'_>)], outputs: &mut [ViewMut<'_>]) -> Result<()> {
-        self.prepare()?;
-        let list = &self.loaded.program.inputs;
-        // In the program's order nothing needs to be sorted.
-        let mut few = [View { dtype: DType::F32, shape: &[], bytes: &[] }; 16];
-        let ordered = inputs.len() == list.len() && inputs.iter().zip(list).all(|((n, _), p)| *n == p.name);
-        let mut many = Vec::new();
-        let views: &[View<'_>] = match few.get_mut(..inputs.len()) {
-            Some(few) if ordered => {
-                for ((to, (_, v)), p) in few.iter_mut().zip(inputs).zip(list) {
-                    check_fits("input", p, v.dtype, v.shape, v.bytes.len())?;
-                    *to = *v;
-                }
-                few
-            }
-            _ => {
-                self.sorted(inputs, &mut many)?;
-                &many
-            }
-        };
-        let (bound, shapes) = self.planned(views)?;
+        let inputs = Inputs(inputs);
+        self.check(&inputs)?;
+        let (bound, shapes) = self.planned(&inputs)?;
         let program = &self.loaded.program;
         if outputs.len() != program.outputs.len() {
             let text =
@@ -616,7 +635,7 @@ impl Executable {
             }
         }
         // SAFETY: the outputs are exclusive borrows of the sizes that were just checked.
-        unsafe { self.go(&bound, views, outputs.iter_mut().map(|o| Ptr(o.bytes.as_mut_ptr())), None) }
+        unsafe { self.go(&bound, &inputs, outputs.iter_mut().map(|o| Ptr(o.bytes.as_mut_ptr())), None) }
     }
 
     /// # Safety
@@ -624,25 +643,20 @@ impl Executable {
     unsafe fn go(
         &self,
         bound: &Arc<Bound>,
-        inputs: &[View<'_>],
+        inputs: &Inputs<'_, '_>,
         outputs: impl Iterator<Item = Ptr<u8>>,
         watch: Option<&mut dyn Watch>,
     ) -> Result<()> {
-        let params = self.params.read().unwrap_or_else(PoisonError::into_inner);
+        let params = self.ready_params()?;
         let threads = self.setting.threads;
         let mut context = match lock(&self.contexts).pop() {
             Some(c) => c,
-            None => Context::new(
-                bound,
-                threads,
-                self.loaded.program.inputs.len(),
-                self.loaded.program.outputs.len(),
-            )?,
+            None => Context::new(bound, threads)?,
         };
         context.fit(bound, threads)?;
         context.inputs.clear();
         let mut copies: Vec<Buffer> = Vec::new();
-        for (v, p) in inputs.iter().zip(&self.loaded.program.inputs) {
+        for (p, v) in self.ordered(inputs) {
             let aligned = v.bytes.as_ptr() as usize % p.dtype.bytes().unwrap_or(1) == 0;
             context.inputs.push(if aligned {
                 Ptr(v.bytes.as_ptr().cast_mut())
@@ -655,20 +669,10 @@ impl Executable {
         }
         context.outputs.clear();
         context.outputs.extend(outputs);
-        let mut few = [Ptr(std::ptr::null_mut::<u8>()); 256];
-        let total = params.given.len() + params.prepared.len();
-        let mut many = Vec::new();
-        let all: &mut [Ptr<u8>] = match few.get_mut(..total) {
-            Some(few) => few,
-            None => {
-                many.resize(total, Ptr(std::ptr::null_mut()));
-                &mut many
-            }
-        };
+        context.params.clear();
         let addresses = params.given.iter().map(|g| g.as_ref().map_or(Ptr(std::ptr::null_mut()), Kept::ptr));
-        let addresses = addresses.chain(params.prepared.iter().map(|b| Ptr(b.ptr())));
-        all.iter_mut().zip(addresses).for_each(|(to, p)| *to = p);
-        let (given, prepared) = all.split_at(params.given.len());
+        context.params.extend(addresses.chain(params.prepared.iter().map(|b| Ptr(b.ptr()))));
+        let (given, prepared) = context.params.split_at(params.given.len());
         let io = Io {
             arena: Ptr(context.arena.ptr()),
             inputs: &context.inputs,
@@ -711,8 +715,20 @@ pub fn planes(t: &Tensor) -> Vec<u8> {
     out
 }
 
+/// The most that each size of a port can be.
+fn limits(port: &Named) -> Vec<Option<usize>> {
+    port.shape.iter().map(|d| d.upper().and_then(|n| usize::try_from(n).ok())).collect()
+}
+
 /// Dtype, number of axes and length of what is given are those of the port.
-fn check_fits(what: &str, port: &Named, dtype: DType, shape: &[usize], bytes: usize) -> Result<()> {
+fn check_fits(
+    what: &str,
+    port: &Named,
+    limits: &[Option<usize>],
+    dtype: DType,
+    shape: &[usize],
+    bytes: usize,
+) -> Result<()> {
     let wrong = |text: String| Err(Error::new(Code::BadInput, format!("{what} {:?} {text}", port.name)));
     if dtype != port.dtype {
         return wrong(format!("is {dtype}, but must be {}", port.dtype));
@@ -724,11 +740,8 @@ fn check_fits(what: &str, port: &Named, dtype: DType, shape: &[usize], bytes: us
         if want.as_const().is_some_and(|n| usize::try_from(n) != Ok(*got)) {
             return wrong(format!("has size {got} at axis {axis}, but must have {want}"));
         }
-        if want.upper().is_some_and(|n| usize::try_from(n).is_ok_and(|n| *got > n)) {
-            return wrong(format!(
-                "has size {got} at axis {axis}, but {want} is at most {}",
-                want.upper().unwrap_or(0)
-            ));
+        if let Some(limit) = limits.get(axis).copied().flatten().filter(|n| got > n) {
+            return wrong(format!("has size {got} at axis {axis}, but {want} is at most {limit}"));
         }
     }
     if what == "input" && dtype.is_packed() {
@@ -751,12 +764,13 @@ fn check_fits(what: &str, port: &Named, dtype: DType, shape: &[usize], bytes: us
 }
 
 impl Context {
-    fn new(bound: &Bound, threads: usize, inputs: usize, outputs: usize) -> Result<Context> {
+    fn new(bound: &Bound, threads: usize) -> Result<Context> {
         let mut c = Context {
             arena: Buffer::new(0),
             scratch: Buffer::new(0),
-            inputs: Vec::with_capacity(inputs),
-            outputs: Vec::with_capacity(outputs),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            params: Vec::new(),
         };
         c.fit(bound, threads)?;
         Ok(c)

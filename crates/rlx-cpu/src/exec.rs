@@ -576,7 +576,7 @@ impl Executable {
         let mut planes: Vec<Arc<[std::mem::MaybeUninit<u8>]>> = Vec::new();
         for (n, shape) in program.outputs.iter().zip(shapes.iter()) {
             let dims: Vec<rlx_ir::Dim> = shape.iter().map(|d| (*d).into()).collect();
-            planes.push(Arc::new_uninit_slice(byte_count(n.dtype, &dims, &Bindings::new())?));
+            planes.push(uninit(byte_count(n.dtype, &dims, &Bindings::new())?)?);
         }
         let mut recorder = Recorder {
             loaded: &self.loaded,
@@ -690,6 +690,15 @@ impl Executable {
         lock(&self.contexts).push(context);
         Ok(())
     }
+}
+
+/// Memory for an output. An `Arc` ends the process where there is none, so the system is asked for much of it beforehand.
+fn uninit(bytes: usize) -> Result<Arc<[std::mem::MaybeUninit<u8>]>> {
+    const MUCH: usize = 1 << 26;
+    if bytes >= MUCH {
+        Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| no_memory())?;
+    }
+    Ok(Arc::new_uninit_slice(bytes))
 }
 
 /// The tensor of a dtype and shape from bytes in the order in which programs keep them.

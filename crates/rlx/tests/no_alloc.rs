@@ -90,7 +90,9 @@ fn a_run_asks_for_no_memory_and_leaves_none() {
 
     // Every op of the table, on its own; only the codecs of packed types still ask for memory.
     let options = options(2);
-    for (name, case) in rlx_conformance::sampled::all(rlx::DType::F32, |n| !n.starts_with("fake_quantize_block")) {
+    for (name, case) in
+        rlx_conformance::sampled::all(rlx::DType::F32, |n| !n.starts_with("fake_quantize_block"))
+    {
         let case = case.unwrap();
         let types = case.func.output_types().unwrap();
         if case.data.iter().any(|(_, t)| t.dtype().is_packed()) || types.iter().any(|t| t.dtype.is_packed()) {

@@ -1,8 +1,10 @@
 //! The project's chores, each as one command: `cargo xtask NAME`.
 //!
 //! Read [`steps`] for what a change must pass, [`walkthrough`] (with [`blocks`]) for the proof that
-//! ARCHITECTURE.md tells the truth, [`vectors`] for where test vectors come from. [`run`] starts processes.
+//! ARCHITECTURE.md tells the truth, [`vectors`] for where test vectors come from, [`bench`] for
+//! who RLX is measured beside. [`run`] starts processes.
 
+mod bench;
 mod blocks;
 mod run;
 mod steps;
@@ -16,7 +18,6 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use run::{Cmd, Result};
-use venv::Venv;
 
 #[derive(Parser)]
 #[command(
@@ -47,10 +48,10 @@ enum Task {
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
     },
-    /// Run the benches, or those that are named, beside their peers (Python, downloads)
+    /// Run a bench beside its peers (Python, downloads)
     Bench {
-        /// Names of benches, and options of theirs after `--`
-        names: Vec<String>,
+        #[command(subcommand)]
+        bench: bench::Bench,
     },
 }
 
@@ -71,14 +72,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Walkthrough => walkthrough::run(&root),
         Task::Bless => Cmd::cargo("run --quiet --package rlx-conformance --bin bless").run(&root),
         Task::Vectors { only } => vectors::run(&root, only.as_deref()),
-        Task::Bench { names } => {
-            let venv = Venv::open(&root, "bench")?;
-            venv.install("requirements-bench.txt")?;
-            Cmd::cargo("run --release --package rlx-conformance --bin bench -- --peer")
-                .args([venv.python.to_string_lossy().into_owned()])
-                .args(names)
-                .run(&root)
-        }
+        Task::Bench { bench } => bench::run(&root, &bench),
     }
 }
 

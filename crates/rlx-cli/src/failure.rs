@@ -53,8 +53,8 @@ fn readable(line: &str) -> String {
     }
 }
 
-impl From<rlx_ir::Error> for Failure {
-    fn from(e: rlx_ir::Error) -> Failure {
+impl From<rlx::Error> for Failure {
+    fn from(e: rlx::Error) -> Failure {
         let text = e.to_string();
         match text.split_once('\n') {
             Some((line, more)) => Failure { code: 1, line: line.into(), more: Some(more.into()) },

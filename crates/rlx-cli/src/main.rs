@@ -1,17 +1,26 @@
-//! The `rlx` program: runs graphs, shows them, and tells about ops.
+//! The `rlx` program: runs graphs, shows what becomes of them, measures, and tells about ops and devices.
 //!
-//! Exit code 0 on success, 2 for a bad call, 1 for the rest, with one line on stderr that says why. `run` evaluates,
-//! `inspect` shows, `tensors` is the way to and from files, `show` prints numbers, `failure` is what goes wrong.
+//! Exit code 0 on success, 2 for a bad call, 1 for the rest, with one line on stderr that says why. A file for each
+//! command: `run` (with `profile` and `bisect`), `inspect`, `bench`, `devices`. Below them, `engine` makes a graph ready to
+//! run, `data` finds or makes what it is given, `tensors` is the way to and from files, `show` prints numbers, `compare`
+//! measures errors, `failure` is what goes wrong.
 
+mod bench;
+mod bisect;
+mod compare;
+mod data;
+mod devices;
+mod engine;
 mod failure;
 mod inspect;
+mod profile;
 mod run;
 mod show;
 mod tensors;
 
 use clap::{Parser, Subcommand};
 use failure::{Failure, Result};
-use rlx_ir::{doc, ops, text};
+use rlx::{doc, ops, text};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -27,8 +36,12 @@ struct Cli {
 enum Command {
     /// Runs a graph and prints its outputs.
     Run(run::Args),
-    /// Shows a graph.
+    /// Shows a graph and what becomes of it.
     Inspect(inspect::Args),
+    /// Measures how fast graphs run.
+    Bench(bench::Args),
+    /// Tells what graphs can run on.
+    Devices(devices::Args),
     /// Lists the ops, or tells all about one.
     Ops {
         /// The op.
@@ -47,6 +60,8 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Run(args) => run::run(&args, &mut out),
         Command::Inspect(args) => inspect::inspect(&args, &mut out),
+        Command::Bench(args) => bench::bench(&args, &mut out),
+        Command::Devices(args) => devices::devices(&args, &mut out),
         Command::Ops { name } => show_ops(name.as_deref(), &mut out),
     };
     finish(done.and_then(|()| Ok(out.flush()?)))

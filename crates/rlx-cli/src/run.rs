@@ -1,21 +1,21 @@
-//! `rlx run`: evaluates a graph.
+//! `rlx run`: runs a graph.
 
-use crate::failure::{Context, Failure, Result};
-use crate::show;
-use crate::tensors::{self, Reader, Stored, read_file};
-use rlx_ir::func::{PortKind, Source};
-use rlx_ir::{Func, Options, Tensor, eval, text, transform};
-use std::collections::{BTreeMap, HashSet};
+use crate::bisect::bisect;
+use crate::data::{Given, gather, read_graph};
+use crate::engine::{self, EngineArgs, Place, Precision, Ready};
+use crate::failure::{Failure, Result};
+use crate::{profile, show, tensors};
+use rlx::{CompileOptions, Func, Options, Tensor, eval, transform};
 use std::fs;
 use std::io::Write;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The graph, in the text format.
     graph: PathBuf,
-    /// What runs it; so far only `reference`: slow and exact.
-    #[arg(long, default_value = "reference")]
+    /// What runs it: `cpu`, or `oracle`, the reference interpreter: slow and exact.
+    #[arg(long, default_value = "cpu")]
     device: String,
     /// The inputs, by name, in a safetensors file.
     #[arg(long = "in", value_name = "FILE")]
@@ -26,51 +26,94 @@ pub(crate) struct Args {
     /// Adds the gradient of the output `loss` as `grad.NAME` for everything marked `diff`.
     #[arg(long)]
     grad: bool,
-}
-
-/// Reads a graph; messages name the file as the caller does.
-pub(crate) fn read_graph(path: &Path) -> Result<Func> {
-    let name = path.display().to_string();
-    if path.extension().is_some_and(|e| e != "rlx") {
-        return Err(Failure::call(format!(
-            "{name}: only graphs in the text format (.rlx) can be read so far"
-        )));
-    }
-    let bytes = read_file(path)?;
-    let text =
-        String::from_utf8(bytes).map_err(|_| Failure::other(format!("{name}: not a text in UTF-8")))?;
-    Ok(text::parse_named(&name, &text)?)
+    #[command(flatten)]
+    engine: EngineArgs,
+    /// The precision of products.
+    #[arg(long, value_enum)]
+    precision: Option<Precision>,
+    /// Also prints what every step took, and how near to the machine's limits it came.
+    #[arg(long)]
+    profile: bool,
+    /// Writes the steps as a trace for Perfetto or chrome://tracing.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Finds the first step that disagrees with the oracle, instead of printing outputs.
+    #[arg(long, conflicts_with_all = ["profile", "trace", "outputs"])]
+    bisect: bool,
 }
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
-    if args.device != "reference" {
-        let message = format!("no device {:?}: so far there is only `reference`", args.device);
-        return Err(Failure::call(message));
+    let place = engine::place(&args.device)?;
+    let engine_only = args.profile || args.trace.is_some() || args.bisect;
+    if place == Place::Oracle && (engine_only || args.engine.given() || args.precision.is_some()) {
+        return Err(Failure::call(
+            "the oracle has no threads, levels, precision, profile or steps: use --device cpu",
+        ));
     }
-    if let Some(path) = &args.outputs {
-        can_write(path, &args.graph)?;
+    for (flag, path) in [("--out", &args.outputs), ("--trace", &args.trace)] {
+        if let Some(path) = path {
+            can_write(flag, path, &args.graph)?;
+        }
     }
     let mut func = read_graph(&args.graph)?;
     if args.grad {
         func = with_gradient(&func)?;
     }
-    let data = gather(&func, args)?;
+    let data = gather(&func, &args.graph, args.inputs.as_deref())?;
+    let results = match place {
+        Place::Oracle => interpreted(&func, &data)?,
+        Place::Device(device) => {
+            let options = args.engine.options(args.precision.unwrap_or(Precision::F32))?;
+            if args.bisect {
+                return bisect(&func, device, &options, &data, out);
+            }
+            let ready = engine::ready(&func, device, &options, &data)?;
+            let results = ready.exe.run(&ready.inputs)?.into_vec();
+            show_all(args, &results, out)?;
+            if args.profile || args.trace.is_some() {
+                profiled(args, &ready, &options, out)?;
+            }
+            return Ok(());
+        }
+    };
+    show_all(args, &results, out)
+}
+
+/// Results as the oracle gives them.
+fn interpreted(f: &Func, data: &Given) -> Result<Vec<(String, Tensor)>> {
     let given: Vec<(&str, &Tensor)> = data.iter().map(|(n, t)| (n.as_str(), t)).collect();
     let mut results = Vec::new();
-    for (name, array) in eval(&func, &given, &Options::default())? {
+    for (name, array) in eval(f, &given, &Options::default())? {
         results.push((name, array.to_tensor()?));
     }
+    Ok(results)
+}
+
+/// Writes results to the file asked for, and for people.
+fn show_all(args: &Args, results: &[(String, Tensor)], out: &mut impl Write) -> Result<()> {
     if let Some(path) = &args.outputs {
-        tensors::write(path, &results)?;
+        tensors::write(path, results)?;
     }
-    for (name, t) in &results {
+    for (name, t) in results {
         out.write_all(show::tensor(name, t).as_bytes())?;
     }
     Ok(())
 }
 
+/// The profile of the fastest of a few runs, as asked for.
+fn profiled(args: &Args, ready: &Ready<'_>, options: &CompileOptions, out: &mut impl Write) -> Result<()> {
+    let report = profile::Report::measure(ready, options)?;
+    if let Some(path) = &args.trace {
+        tensors::replace(path, report.trace().as_bytes())?;
+    }
+    if args.profile {
+        writeln!(out, "\n{}", report.table())?;
+    }
+    Ok(())
+}
+
 /// Says before a long run that its results could not be written after it.
-fn can_write(path: &Path, graph: &Path) -> Result<()> {
+fn can_write(flag: &str, path: &Path, graph: &Path) -> Result<()> {
     let name = path.display();
     if path.is_dir() {
         return Err(Failure::other(format!("{name}: is a folder")));
@@ -80,7 +123,7 @@ fn can_write(path: &Path, graph: &Path) -> Result<()> {
         return Err(Failure::other(format!("{name}: there is no folder {}", folder.display())));
     }
     match (fs::canonicalize(path), fs::canonicalize(graph)) {
-        (Ok(a), Ok(b)) if a == b => Err(Failure::call(format!("{name}: --out would overwrite the graph"))),
+        (Ok(a), Ok(b)) if a == b => Err(Failure::call(format!("{name}: {flag} would overwrite the graph"))),
         _ => Ok(()),
     }
 }
@@ -96,98 +139,4 @@ fn with_gradient(f: &Func) -> Result<Func> {
         return Err(Failure::other("--grad has nothing to do: no input or param is marked `diff`"));
     }
     Ok(transform::vjp(f, &["loss"], &wrt)?)
-}
-
-/// The data of all ports that the graph does not hold itself: from the file given, then from those it refers to.
-fn gather(f: &Func, args: &Args) -> Result<Vec<(String, Tensor)>> {
-    let mut data = match &args.inputs {
-        Some(path) => read_inputs(f, path)?,
-        None => Vec::new(),
-    };
-    let given: HashSet<String> = data.iter().map(|(n, _)| n.clone()).collect();
-    let mut files: BTreeMap<PathBuf, Vec<(&str, &str)>> = BTreeMap::new();
-    let mut missing = Vec::new();
-    for p in f.ports.iter().filter(|p| !given.contains(&p.name)) {
-        match &p.source {
-            Some(Source::Inline(_)) => {}
-            Some(Source::File { file, tensor }) => {
-                files.entry(below(&args.graph, file)?).or_default().push((&p.name, tensor));
-            }
-            None => {
-                let what = if p.kind == PortKind::Input { "input" } else { "param" };
-                missing.push(format!("{what} {} ({})", p.name, f.ty(p.value)?));
-            }
-        }
-    }
-    // Before anything large is read.
-    if !missing.is_empty() {
-        let names = missing.join(", ");
-        return Err(match &args.inputs {
-            None => Failure::call(format!("missing {names}: give them with --in FILE")),
-            Some(path) => Failure::other(format!("{} has no {names}", path.display())),
-        });
-    }
-    for (path, wanted) in files {
-        let stored = Stored::open(&inside(&args.graph, &path)?)?;
-        let reader = stored.read()?;
-        for (port, tensor) in wanted {
-            data.push((port.into(), reader.tensor(tensor, f.ty(f.need_port(port)?.value)?)?));
-        }
-    }
-    Ok(data)
-}
-
-/// Everything in the file; what the graph does not know is an error.
-fn read_inputs(f: &Func, path: &Path) -> Result<Vec<(String, Tensor)>> {
-    if path.extension().is_some_and(|e| e == "npz") {
-        return Err(Failure::call(format!("{}: only safetensors files can be read so far", path.display())));
-    }
-    let stored = Stored::open(path)?;
-    let reader = stored.read()?;
-    let names: HashSet<&str> = reader.names().into_iter().collect();
-    let (mut data, mut known) = (Vec::new(), HashSet::new());
-    for p in &f.ports {
-        let ty = f.ty(p.value)?;
-        let parts = Reader::parts(&p.name, ty)?;
-        if parts.iter().any(|n| names.contains(n.as_str())) {
-            data.push((p.name.clone(), reader.tensor(&p.name, ty)?));
-            known.extend(parts);
-        }
-    }
-    let strange: Vec<&str> = reader.names().into_iter().filter(|n| !known.contains(*n)).collect();
-    if !strange.is_empty() {
-        let ports: Vec<&str> = f.ports.iter().map(|p| p.name.as_str()).collect();
-        let message = format!("{} has {}", path.display(), strange.join(", "));
-        return Err(Failure::other(format!("{message}, but the graph has only {}", ports.join(", "))));
-    }
-    Ok(data)
-}
-
-/// The file that a graph refers to: below the graph's own folder, and nowhere else.
-fn below(graph: &Path, file: &str) -> Result<PathBuf> {
-    let relative = Path::new(file);
-    let tame = |c: Component<'_>| matches!(c, Component::Normal(_) | Component::CurDir);
-    if file.is_empty() || !relative.components().all(tame) {
-        return Err(outside(graph, relative));
-    }
-    Ok(graph.parent().unwrap_or(Path::new("")).join(relative))
-}
-
-/// The same path, if it is a file and no link leads out of the graph's own folder.
-fn inside(graph: &Path, path: &Path) -> Result<PathBuf> {
-    let real = fs::canonicalize(path).about(path.display())?;
-    let folder = graph.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let folder = fs::canonicalize(folder).about(folder.display())?;
-    if !real.starts_with(folder) {
-        return Err(outside(graph, path));
-    }
-    // A pipe would be waited for.
-    if !real.is_file() {
-        return Err(Failure::other(format!("{}: not a file", path.display())));
-    }
-    Ok(path.into())
-}
-
-fn outside(graph: &Path, file: &Path) -> Failure {
-    Failure::other(format!("{}: refers to {file:?}, which is not below its own folder", graph.display()))
 }

@@ -1,6 +1,6 @@
 //! Tensors for people: like NumPy prints them, cut short when they are large.
 
-use rlx_ir::Tensor;
+use rlx::Tensor;
 
 /// Larger tensors are cut short.
 const WHOLE: usize = 1000;
@@ -90,7 +90,7 @@ fn nest(
 fn numbers(t: &Tensor, at: &[usize]) -> Vec<String> {
     if let Some(ints) = t.to_i128s() {
         let text = |i: &usize| match (ints.get(*i), t.dtype()) {
-            (Some(x), rlx_ir::DType::Bool) => (*x != 0).to_string(),
+            (Some(x), rlx::DType::Bool) => (*x != 0).to_string(),
             (Some(x), _) => x.to_string(),
             (None, _) => String::new(),
         };

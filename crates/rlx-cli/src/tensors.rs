@@ -3,8 +3,8 @@
 //! A packed tensor `w` is stored as its planes: `w.codes`, `w.scale`, …, named as its scheme names them.
 
 use crate::failure::{Context, Failure, Result};
-use rlx_ir::quant::PlaneElem;
-use rlx_ir::{DType, Tensor, Type};
+use rlx::quant::PlaneElem;
+use rlx::{DType, Tensor, Type};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserializer;
@@ -154,7 +154,7 @@ impl Reader<'_> {
 
 /// The sizes of a packed tensor, which are numbers.
 fn sizes(tensor: &str, ty: &Type) -> Result<Vec<usize>> {
-    let size = |d: &rlx_ir::Dim| d.as_const().and_then(|n| usize::try_from(n).ok());
+    let size = |d: &rlx::Dim| d.as_const().and_then(|n| usize::try_from(n).ok());
     let sizes: Option<Vec<usize>> = ty.shape.iter().map(size).collect();
     sizes.ok_or_else(|| {
         Failure::other(format!("{tensor:?} is {ty}, and packed data have sizes that are numbers"))
@@ -184,11 +184,16 @@ pub(crate) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
         views.push((name.clone(), TensorView::new(dtype, t.shape().to_vec(), t.bytes()).about(name)?));
     }
     let bytes = safetensors::serialize(views, None).about(&about)?;
-    replace(path, &bytes).about(about)
+    replace(path, &bytes)
+}
+
+/// Writes a file, which is there as a whole or not at all.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    replaced(path, bytes).about(path.display())
 }
 
 /// Writes beside the file, makes sure that it has reached the disk, and moves it into place.
-fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+fn replaced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let name = path.file_name().ok_or_else(|| std::io::Error::other("not the name of a file"))?;
     let folder = match path.parent() {
         Some(p) if !p.as_os_str().is_empty() => p,

@@ -287,7 +287,6 @@ impl Builder<'_, '_> {
             regs.insert(r, 0);
             code.push(Inst::Produced(self.items.dtype(r)?));
         }
-        let operands = args.len();
         for (i, class) in group.members.iter().rev() {
             let item = self.items.items.get(*i).ok_or_else(|| fault("an item is missing"))?;
             let mut ins: Vec<Reg> = Vec::new();
@@ -407,14 +406,18 @@ impl Builder<'_, '_> {
                 Class::Splat => &[],
             };
             let access = widen(&Access::dense(rows), &space);
-            let over =
-                self.replaceable(v, class, &space, &loads, slots.get(..operands).unwrap_or_default(), t)?;
+            let over = self.replaceable(v, class, &space, &loads, &slots, t)?;
             let dtype = self.items.dtype(v)?;
             let slot = self.write(v, t, over)?;
             let value = *regs.get(&v).ok_or_else(|| fault("a register is missing"))?;
             code.push(Inst::Store { arg: args.len() as u32, value });
             let mut arg = self.arg(dtype, &access, true);
-            arg.over = over.and_then(|o| slots.iter().position(|s| s.0 == o)).map(|k| k as u32);
+            let same = |o: &SlotId| {
+                let place = |s: SlotId| self.program.slots.get(s.0 as usize).map(|s| &s.place);
+                place(*o) == place(slot)
+            };
+            let taken = over.filter(same);
+            arg.over = taken.and_then(|o| slots.iter().position(|s| s.0 == o)).map(|k| k as u32);
             args.push(arg);
             slots.push((slot, Dim::constant(0)));
         }
@@ -440,7 +443,7 @@ impl Builder<'_, '_> {
         class: Class,
         space: &[Dim],
         loads: &[(Value, Access, Reg)],
-        operands: &[(SlotId, Dim)],
+        reads: &[(SlotId, Dim)],
         t: usize,
     ) -> Result<Option<SlotId>> {
         if class != Class::Full {
@@ -456,8 +459,7 @@ impl Builder<'_, '_> {
                 && info.ty.dtype.bytes() == own.ty.dtype.bytes()
                 && info.ty.numel() == own.ty.numel()
                 && self.last_read.get(*base) == Some(&t)
-                && loads.iter().filter(|l| l.0 == *base).count() == 1
-                && slot.is_some_and(|s| operands.iter().all(|o| o.0 != s));
+                && slot.is_some_and(|s| reads.iter().filter(|r| r.0 == s).count() == 1);
             let Some(slot) = slot.filter(|_| fits) else { continue };
             let Some(Slot { place: Place::Arena(b), .. }) = self.program.slots.get(slot.0 as usize) else {
                 continue;
@@ -524,7 +526,7 @@ impl Builder<'_, '_> {
                     shape.extend(last(y));
                     Access::dense(&shape)
                 }
-                _ => Access::dense(&ty.shape),
+                _ => item.written.clone().unwrap_or_else(|| Access::dense(&ty.shape)),
             };
             args.push(self.arg(ty.dtype, &access, true));
             slots.push((slot, Dim::constant(0)));

@@ -91,6 +91,8 @@ pub struct Item {
     pub node: Option<usize>,
     /// The op's name.
     pub name: &'static str,
+    /// How a kernel that can write with any strides writes its result; `None` if dense.
+    pub written: Option<Access>,
 }
 
 /// The graph without views.
@@ -180,7 +182,15 @@ impl<'f> Items<'f> {
         let shape = ty.shape.clone();
         let v = self.make(ty);
         let doing = Doing::Point(Point::Copy);
-        self.push(Item { doing, operands: vec![Some(of)], results: vec![v], shape, node: None, name });
+        self.push(Item {
+            doing,
+            operands: vec![Some(of)],
+            results: vec![v],
+            shape,
+            node: None,
+            name,
+            written: None,
+        });
         Ok(v)
     }
 
@@ -262,13 +272,26 @@ impl<'f> Items<'f> {
                     Step::Flip(axes) => Some(x.access.flip(axes)),
                     _ => x.access.reshape(&shape),
                 };
+                if let (Step::Permute(axes), Some(v)) = (&step, first)
+                    && self.write_permuted(v, r, axes)?
+                {
+                    return Ok(());
+                }
                 if let Some(access) = access {
                     self.set(r, Source::View, x.base, access);
                     return Ok(());
                 }
                 let doing = point(Point::Copy);
                 let shape = x.ty.shape;
-                self.push(Item { doing, operands, results, shape, node: Some(i), name: "reshape" });
+                self.push(Item {
+                    doing,
+                    operands,
+                    results,
+                    shape,
+                    node: Some(i),
+                    name: "reshape",
+                    written: None,
+                });
                 return Ok(());
             }
             Step::Scalar(s) => point(Point::Scalar(s)),
@@ -279,7 +302,15 @@ impl<'f> Items<'f> {
                     *table = self.in_memory(*table)?;
                 }
                 let doing = point(Point::Take(axis));
-                self.push(Item { doing, operands, results, shape, node: Some(i), name: node.op.name });
+                self.push(Item {
+                    doing,
+                    operands,
+                    results,
+                    shape,
+                    node: Some(i),
+                    name: node.op.name,
+                    written: None,
+                });
                 return Ok(());
             }
             Step::Fold(_, axes) if axes.is_empty() => point(Point::Copy),
@@ -297,8 +328,35 @@ impl<'f> Items<'f> {
                 *o = if strided { self.in_memory(*o)? } else { self.dense(*o)? };
             }
         }
-        self.push(Item { doing, operands, results, shape, node: Some(i), name: node.op.name });
+        self.push(Item { doing, operands, results, shape, node: Some(i), name: node.op.name, written: None });
         Ok(())
+    }
+
+    /// Lets a kernel that can write with any strides write the order of axes that its only user wants.
+    fn write_permuted(&mut self, v: Value, r: Value, axes: &[usize]) -> Result<bool> {
+        let info = self.value(v)?;
+        let Source::Item(i) = info.source else { return Ok(false) };
+        let uses = |n: &rlx_ir::func::Node| n.operands.iter().flatten().filter(|o| o.0 as usize == v).count();
+        let users: usize = self.func.nodes.iter().map(uses).sum();
+        let output = self.func.outputs.iter().any(|o| o.value.0 as usize == v);
+        let shape = self.value(r)?.ty.shape.clone();
+        let mut back = vec![0; axes.len()];
+        for (to, from) in axes.iter().enumerate() {
+            if let Some(slot) = back.get_mut(*from) {
+                *slot = to;
+            }
+        }
+        let Some(item) = self.items.get_mut(i) else { return Ok(false) };
+        let able = matches!(item.doing, Doing::Step(Step::Attention(_)));
+        if !able || users != 1 || output || item.written.is_some() {
+            return Ok(false);
+        }
+        let access = Access::dense(&shape).permute(&back);
+        item.results = vec![r];
+        item.written = Some(access.clone());
+        self.set(r, Source::Item(i), r, Access::dense(&shape));
+        self.set(v, Source::View, r, access);
+        Ok(true)
     }
 
     /// A dot product as a product of matrices: axes in order, the summed ones and the columns merged.
@@ -364,7 +422,15 @@ impl<'f> Items<'f> {
         let shape = self.value(result)?.ty.shape.clone();
         let doing = Doing::Product { batch: nb + apart, columns };
         let operands = vec![Some(x), Some(y)];
-        self.push(Item { doing, operands, results: vec![result], shape, node: Some(i), name: node.op.name });
+        self.push(Item {
+            doing,
+            operands,
+            results: vec![result],
+            shape,
+            node: Some(i),
+            name: node.op.name,
+            written: None,
+        });
         Ok(())
     }
 

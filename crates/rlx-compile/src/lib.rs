@@ -9,6 +9,8 @@
 //! 5. [`mod@fuse`]: what is computed together;
 //! 6. [`mod@build`]: the order, the kernels, the memory; [`plan`]: where each buffer lies.
 //!
+//! [`print`](mod@print) shows what comes out for people.
+//!
 //! Nothing here knows a device: a device says what it has kernels for through [`Target`], and reads the [`program`].
 
 #![forbid(unsafe_code)]
@@ -20,6 +22,7 @@ pub mod fuse;
 pub mod hoist;
 pub mod items;
 pub mod plan;
+pub mod print;
 pub mod program;
 pub mod rewrite;
 

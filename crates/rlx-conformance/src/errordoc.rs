@@ -1,11 +1,11 @@
 //! The pages under `docs/errors/`: each has an example that gives the error, and the message as printed.
 //!
-//! An example is a file test in an `rlx` block, and its message stands in the `text` block behind it. What no text
+//! An example is a file test (or, for what devices refuse, a graph to be compiled) in an `rlx` block, and its message stands in the `text` block behind it. What no text
 //! can give has a `rust` block instead, and the code for it is here.
 
 use crate::filetest;
 use rlx_ir::func::ValueId;
-use rlx_ir::{Code, DType, Error, Graph, verify};
+use rlx_ir::{Code, DType, Error, Graph, text, verify};
 
 /// Where the blocks of a page are.
 struct Block<'a> {
@@ -33,10 +33,13 @@ fn blocks(page: &str) -> Vec<Block<'_>> {
 
 /// What the example of a page gives; `None` if it has none.
 pub fn example(code: Code, page: &str) -> Option<Result<String, Error>> {
-    let source = blocks(page).into_iter().find(|b| b.language == "rlx" || b.language == "rust")?;
-    let text = page.get(source.start..source.end)?;
-    Some(match (source.language, code) {
-        ("rlx", _) => filetest::run("example.rlx", text),
+    let block = blocks(page).into_iter().find(|b| b.language == "rlx" || b.language == "rust")?;
+    let source = page.get(block.start..block.end)?;
+    Some(match (block.language, code) {
+        ("rlx", Code::Device) => text::parse_named("example.rlx", source)
+            .and_then(|f| rlx::compile(&f, rlx::Device::Cpu))
+            .map(|_| String::new()),
+        ("rlx", _) => filetest::run("example.rlx", source),
         (_, Code::Foreign) => foreign().map(|()| String::new()),
         (_, Code::Verify) => broken().map(|()| String::new()),
         _ => return None,

@@ -1,19 +1,17 @@
-//! Small models for tests: a decoder, a state-space model, the graphs of their training, one graph with every kind of step
-//! that models seldom have, and data for any graph.
+//! Graphs of models that benches and tests share: a decoder and its training, a block of Mamba, one graph with every kind of
+//! step that models seldom have; and data for any graph.
 
-use rlx_ir::func::PortKind;
-use rlx_ir::ops::attention::Attention;
-use rlx_ir::ops::conv::Conv;
-use rlx_ir::ops::loss::Reduction;
-use rlx_ir::ops::scatter::ScatterMode;
-use rlx_ir::sample::{Arg, ArgType, Fill};
-use rlx_ir::{Bindings, DType, Func, Graph, Result, Tensor, Var, dim, transform};
+use rlx::func::PortKind;
+use rlx::ops::attention::Attention;
+use rlx::ops::conv::Conv;
+use rlx::ops::loss::Reduction;
+use rlx::ops::scatter::ScatterMode;
+use rlx::sample::{Arg, ArgType, Fill};
+use rlx::{Bindings, DType, Func, Graph, Result, Tensor, Var, dim, transform};
 
-const F: DType = DType::F32;
-
-/// The sizes of a small language model.
-#[derive(Clone, Debug)]
-pub struct Sizes {
+/// The sizes of a decoder such as GPT-2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpt {
     /// The number of layers.
     pub layers: i64,
     /// The width of a token.
@@ -22,97 +20,123 @@ pub struct Sizes {
     pub heads: i64,
     /// The number of words.
     pub vocab: i64,
-    /// The bound of `seq`.
+    /// The largest number of tokens.
     pub positions: i64,
-    /// The bound of `batch`.
+    /// The largest batch.
     pub batch: i64,
 }
 
-impl Sizes {
-    /// Sizes at which the oracle takes no time.
-    pub fn tiny(layers: i64) -> Sizes {
-        Sizes { layers, hidden: 16, heads: 2, vocab: 13, positions: 12, batch: 6 }
-    }
-}
-
-/// A graph from the last hidden states to logits, or to the loss and the gradients of all params.
-fn finish<'g>(g: &'g Graph, x: Var<'g>, words: Var<'g>, training: bool) -> Result<Func> {
-    let logits = x.matmul(words.t());
-    if !training {
+impl Gpt {
+    /// The graph: `ids` and `targets`, both i64 `[batch, seq]`, to `loss` (of the next word) and `logits`.
+    pub fn graph(&self) -> Result<Func> {
+        let g = Graph::new("gpt");
+        let (b, s) = (dim("batch", self.batch), dim("seq", self.positions));
+        let ids = g.input("ids", DType::I64, [b.clone(), s.clone()]);
+        let targets = g.input("targets", DType::I64, [b, s.clone()]);
+        let words = g.param("wte", DType::F32, [self.vocab, self.hidden]);
+        let places = g.param("wpe", DType::F32, [self.positions, self.hidden]);
+        let mut x = words.gather(ids, 0) + places.narrow(0, 0, s);
+        for i in 0..self.layers {
+            x = self.layer(&g, x, &format!("h.{i}"));
+        }
+        let logits = self.norm(&g, x, "ln_f").matmul(words.t());
+        g.output("loss", logits.cross_entropy(targets, -100, 0.0, Reduction::Mean));
         g.output("logits", logits);
-        return g.finish();
+        g.finish()
     }
-    let targets = g.input("targets", DType::I32, [x.dim(0), x.dim(1)]);
-    g.output("loss", logits.cross_entropy(targets, -100, 0.0, Reduction::Mean));
-    let f = g.finish()?;
-    let params = f.ports.iter().filter(|p| p.kind == PortKind::Param);
-    let wrt: Vec<&str> = params.map(|p| p.name.as_str()).collect();
-    transform::vjp(&f, &["loss"], &wrt)
-}
 
-/// `x · wᵀ + bias`.
-fn linear<'g>(x: Var<'g>, name: &str, to: i64, bias: bool) -> Var<'g> {
-    let g = x.graph();
-    let y = x.matmul(g.param(&format!("{name}.weight"), F, [to.into(), x.dim(-1)]).t());
-    if bias { y + g.param(&format!("{name}.bias"), F, [to]) } else { y }
-}
-
-/// The table of words, and the words of `ids`: `[batch, seq, hidden]`.
-fn embedded<'g>(g: &'g Graph, s: &Sizes) -> (Var<'g>, Var<'g>) {
-    let ids = g.input("ids", DType::I32, [dim("batch", s.batch), dim("seq", s.positions)]);
-    let words = g.param("words", F, [s.vocab, s.hidden]);
-    (words, words.gather(ids, 0))
-}
-
-/// A decoder such as GPT: norms in front, causal attention, gelu, the head tied to the words.
-pub fn gpt(s: &Sizes, training: bool) -> Result<Func> {
-    let g = Graph::new("gpt");
-    let (words, x) = embedded(&g, s);
-    let mut x = x + g.param("places", F, [s.positions, s.hidden]).narrow(0, 0, x.dim(1));
-    for l in 0..s.layers {
-        let n = norm(x, &format!("layer{l}.norm1"));
-        let split = [x.dim(0), x.dim(1), s.heads.into(), (s.hidden / s.heads).into()];
-        let [q, k, v] = ["q", "k", "v"].map(|p| {
-            let y = linear(n, &format!("layer{l}.{p}"), s.hidden, true);
-            y.reshape(split.clone()).permute(vec![0, 2, 1, 3])
-        });
-        let y = q.attention(k, v, None, None, None, Attention { causal: true, ..Attention::default() });
-        let y = y.permute(vec![0, 2, 1, 3]).reshape([x.dim(0), x.dim(1), s.hidden.into()]);
-        x = x + linear(y, &format!("layer{l}.out"), s.hidden, true);
-        let n = norm(x, &format!("layer{l}.norm2"));
-        let y = linear(n, &format!("layer{l}.up"), 4 * s.hidden, true).gelu();
-        x = x + linear(y, &format!("layer{l}.down"), s.hidden, true);
+    /// The loss and its gradients.
+    pub fn training(&self) -> Result<Func> {
+        training(self.graph()?)
     }
-    finish(&g, norm(x, "norm"), words, training)
-}
 
-fn norm<'g>(x: Var<'g>, name: &str) -> Var<'g> {
-    let [gamma, beta] = ["weight", "bias"].map(|p| x.graph().param(&format!("{name}.{p}"), F, [x.dim(-1)]));
-    x.layer_norm(gamma, beta, 1e-5, 1)
-}
-
-/// A state-space model such as Mamba.
-pub fn mamba(s: &Sizes, training: bool) -> Result<Func> {
-    const STATES: i64 = 4;
-    let g = Graph::new("mamba");
-    let (words, mut x) = embedded(&g, s);
-    let (inner, rank) = (2 * s.hidden, 1 + s.hidden / 16);
-    for l in 0..s.layers {
-        let param =
-            |name: &str, shape: &[i64]| g.param(&format!("layer{l}.{name}"), F, shape.iter().copied());
-        let n = x.rms_norm(param("norm", &[s.hidden]), None, 1e-5);
-        let y = linear(n, &format!("layer{l}.in"), 2 * inner, false);
-        let (y, z) = (y.narrow(2, 0, inner), y.narrow(2, inner, inner));
-        let [y, _] = y.causal_conv1d(param("conv", &[inner, 4]), param("conv.bias", &[inner]), None, true);
-        let t = linear(y, &format!("layer{l}.x"), rank + 2 * STATES, false);
-        let delta = linear(t.narrow(2, 0, rank), &format!("layer{l}.dt"), inner, false);
-        let (b, c) = (t.narrow(2, rank, STATES), t.narrow(2, rank + STATES, STATES));
-        let a = -param("a", &[inner, STATES]).exp();
-        let [y, _] =
-            y.selective_scan(delta, a, b, c, param("d", &[inner]), z, param("dt.bias", &[inner]), None, true);
-        x = x + linear(y, &format!("layer{l}.out"), s.hidden, false);
+    fn linear<'g>(&self, g: &'g Graph, x: Var<'g>, name: &str, from: i64, to: i64) -> Var<'g> {
+        let w = g.param(&format!("{name}.weight"), DType::F32, [from, to]);
+        x.matmul(w) + g.param(&format!("{name}.bias"), DType::F32, [to])
     }
-    finish(&g, x, words, training)
+
+    fn norm<'g>(&self, g: &'g Graph, x: Var<'g>, name: &str) -> Var<'g> {
+        let param = |end: &str| g.param(&format!("{name}.{end}"), DType::F32, [self.hidden]);
+        x.layer_norm(Some(param("weight")), Some(param("bias")), 1e-5, 1)
+    }
+
+    fn layer<'g>(&self, g: &'g Graph, x: Var<'g>, name: &str) -> Var<'g> {
+        let (h, width) = (self.heads, self.hidden);
+        let (b, s) = (x.dim(0), x.dim(1));
+        let normed = self.norm(g, x, &format!("{name}.ln_1"));
+        let heads = |which: &str| {
+            let y = self.linear(g, normed, &format!("{name}.attn.{which}"), width, width);
+            y.reshape([b.clone(), s.clone(), h.into(), (width / h).into()]).permute(vec![0, 2, 1, 3])
+        };
+        let (q, k, v) = (heads("query"), heads("key"), heads("value"));
+        let causal = Attention { causal: true, ..Attention::default() };
+        let y = q.attention(k, v, None, None, None, causal);
+        let y = y.permute(vec![0, 2, 1, 3]).reshape([b.clone(), s.clone(), width.into()]);
+        let x = x + self.linear(g, y, &format!("{name}.attn.out"), width, width);
+        let y = self.norm(g, x, &format!("{name}.ln_2"));
+        let y = self.linear(g, y, &format!("{name}.mlp.up"), width, 4 * width).gelu();
+        x + self.linear(g, y, &format!("{name}.mlp.down"), 4 * width, width)
+    }
+}
+
+/// The sizes of a block of Mamba-1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mamba {
+    /// The width of a token.
+    pub hidden: i64,
+    /// The width within the block.
+    pub inner: i64,
+    /// The states of a channel.
+    pub states: i64,
+    /// The width of what the time steps are made from.
+    pub rank: i64,
+    /// The largest number of tokens.
+    pub positions: i64,
+    /// The largest batch.
+    pub batch: i64,
+}
+
+impl Mamba {
+    /// The graph: `x` `[batch, seq, hidden]` to `y` of the same shape and `loss`, the mean of its squares.
+    pub fn graph(&self) -> Result<Func> {
+        let g = Graph::new("mamba");
+        let Mamba { hidden, inner, states, rank, .. } = *self;
+        let param = |name: &str, shape: &[i64]| g.param(name, DType::F32, shape.to_vec());
+        let (b, s) = (dim("batch", self.batch), dim("seq", self.positions));
+        let x = g.input("x", DType::F32, [b, s, hidden.into()]);
+        let normed = x.rms_norm(Some(param("norm", &[hidden])), None, 1e-5);
+        let both = normed.matmul(param("in_proj", &[hidden, 2 * inner]));
+        let (main, gate) = (both.narrow(2, 0, inner), both.narrow(2, inner, inner));
+        let [main, _] = main.causal_conv1d(
+            param("conv.weight", &[inner, 4]),
+            Some(param("conv.bias", &[inner])),
+            None,
+            true,
+        );
+        let mixed = main.matmul(param("x_proj", &[inner, rank + 2 * states]));
+        let dt = mixed.narrow(2, 0, rank).matmul(param("dt_proj.weight", &[rank, inner]));
+        let (b, c) = (mixed.narrow(2, rank, states), mixed.narrow(2, rank + states, states));
+        let a = -param("a_log", &[inner, states]).exp();
+        let (d, bias) = (param("d", &[inner]), param("dt_proj.bias", &[inner]));
+        let [y, _] = main.selective_scan(dt, a, b, c, Some(d), Some(gate), Some(bias), None, true);
+        let y = x + y.matmul(param("out_proj", &[inner, hidden]));
+        g.output("y", y);
+        g.output("loss", (y * y).mean_all());
+        g.finish()
+    }
+
+    /// The loss and its gradients.
+    pub fn training(&self) -> Result<Func> {
+        training(self.graph()?)
+    }
+}
+
+/// The loss of a graph with its gradients with respect to all params.
+fn training(mut f: Func) -> Result<Func> {
+    f.outputs.retain(|o| o.name == "loss");
+    let f = transform::dce(&f)?;
+    let params: Vec<&str> = f.ports.iter().filter(|p| p.diff).map(|p| p.name.as_str()).collect();
+    transform::vjp(&f, &["loss"], &params)
 }
 
 /// An element of a list.
@@ -124,9 +148,9 @@ fn pick<'g>(g: &'g Graph, list: &[Var<'g>], k: usize) -> Var<'g> {
 /// `x` is f32 `[n, 12]` with n up to 9.
 pub fn medley() -> Result<Func> {
     let g = Graph::new("medley");
-    let x = g.input("x", F, [dim("n", 9), 12.into()]);
+    let x = g.input("x", DType::F32, [dim("n", 9), 12.into()]);
     let seed = g.input("seed", DType::U32, [2]);
-    let w = g.param("w", F, [12, 12]);
+    let w = g.param("w", DType::F32, [12, 12]);
     let (last, steps) = g.scan(&[x.sum(vec![0], false)], &[x], x.dim(0), true, |c, e| {
         let y = (pick(&g, c, 0).unsqueeze(0).matmul(w).squeeze(0) * 0.1 + pick(&g, e, 0)).tanh();
         (vec![y], vec![y * 2.0])
@@ -150,7 +174,7 @@ pub fn medley() -> Result<Func> {
     let image = x.reshape([x.dim(0), 1.into(), 3.into(), 4.into()]);
     let kernel = w.narrow(0, 0, 6).reshape([8, 1, 3, 3]);
     let conv = Conv { padding_lo: vec![1, 1], padding_hi: vec![1, 1], ..Conv::default() };
-    let noise = seed.uniform(vec![x.dim(0), 12.into()], -1.0, 1.0, F, 3i64);
+    let noise = seed.uniform(vec![x.dim(0), 12.into()], -1.0, 1.0, DType::F32, 3i64);
     let all = [
         ("last", pick(&g, &last, 0)),
         ("steps", pick(&g, &steps, 0)),
@@ -183,9 +207,9 @@ pub fn data(f: &Func, sizes: &[(&str, i64)], seed: u64) -> Result<Vec<(String, T
     let mut out = Vec::new();
     for (i, p) in f.ports.iter().enumerate() {
         let ty = f.ty(p.value)?;
-        let size = |d: &rlx_ir::Dim| d.eval(&sizes).map(|n| n as usize);
+        let size = |d: &rlx::Dim| d.eval(&sizes).map(|n| n as usize);
         let shape = ty.shape.iter().map(size).collect::<std::result::Result<_, _>>();
-        let shape = shape.map_err(|e| rlx_ir::Error::new(rlx_ir::Code::Unbound, e.to_string()))?;
+        let shape = shape.map_err(|e| rlx::Error::new(rlx::Code::Unbound, e.to_string()))?;
         let fill = match ty.dtype {
             d if d.is_float() => Fill::Uniform(-0.6, 0.6),
             DType::Bool => Fill::Ints(0, 2),

@@ -16,12 +16,15 @@
 //! # Ok::<(), rlx::Error>(())
 //! ```
 //!
-//! Read in this order: [`exec`]: devices, compiling, running; [`weights`]: params from files; [`nn`]: graphs of known models.
+//! Read in this order: [`exec`]: devices, compiling, running; [`weights`]: params from files; [`nn`]: graphs of known models;
+//! [`machine`]: what it all runs on; [`tools`]: what programs that look inside need.
 
 #![deny(unsafe_code)]
 
 pub mod exec;
+pub mod machine;
 pub mod nn;
+pub mod tools;
 pub mod weights;
 
 pub use exec::{CompileOptions, Device, Executable, Outputs, Params, compile, compile_with};

@@ -5,8 +5,8 @@
 
 mod common;
 
-use common::{Buffers, Model, encoder, options};
-use rlx_conformance::models::{self, Sizes};
+use common::{Buffers, Model, encoder, gpt, mamba, options};
+use rlx_conformance::models;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -66,14 +66,13 @@ fn asked(m: &Model) -> usize {
 fn a_run_asks_for_no_memory_and_leaves_none() {
     let text = [("batch", 3), ("seq", 17)];
     let small = [("batch", 3), ("seq", 9)];
-    let two = Sizes::tiny(2);
     let cases = [
         (encoder().graph().unwrap().finish().unwrap(), &text[..]),
-        (models::gpt(&two, false).unwrap(), &small[..]),
-        (models::gpt(&two, true).unwrap(), &small[..]),
-        (models::mamba(&two, true).unwrap(), &small[..]),
+        (gpt(2).graph().unwrap(), &small[..]),
+        (gpt(2).training().unwrap(), &small[..]),
+        (mamba(16).training().unwrap(), &small[..]),
         // More params than fit a table on the stack.
-        (models::gpt(&Sizes::tiny(20), true).unwrap(), &small[..]),
+        (gpt(20).training().unwrap(), &small[..]),
         (models::medley().unwrap(), &[("n", 7)][..]),
     ];
     let mut failures = Vec::new();
@@ -106,7 +105,7 @@ fn a_run_asks_for_no_memory_and_leaves_none() {
     assert!(failures.is_empty(), "memory is asked for: {failures:#?}");
 
     // Ten thousand runs, into the caller's memory and into new tensors.
-    let m = Model::new(&models::gpt(&Sizes::tiny(1), false).unwrap(), &small, &options);
+    let m = Model::new(&gpt(1).graph().unwrap(), &small, &options);
     let mut buffers = Buffers::like(&m.run());
     let (inputs, mut outputs) = (m.views(), buffers.views());
     let mut runs = |n: usize| {

@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::{Buffers, Model, encoder, options, same_bits};
+use common::{Buffers, Model, encoder, gpt, mamba, options, same_bits};
 use rlx::{Engine, Executable, Outputs, Tensor};
-use rlx_conformance::models::{self, Sizes};
+use rlx_conformance::models;
 
 #[test]
 fn what_a_user_holds_can_cross_threads() {
@@ -47,8 +47,8 @@ fn executables_on_one_engine_do_not_disturb_each_other() {
     let small = [("batch", 3), ("seq", 9)];
     let cases = [
         Model::new(&encoder().graph().unwrap().finish().unwrap(), &small, &options),
-        Model::new(&models::gpt(&Sizes::tiny(2), true).unwrap(), &small, &options),
-        Model::new(&models::mamba(&Sizes::tiny(2), true).unwrap(), &small, &options),
+        Model::new(&gpt(2).training().unwrap(), &small, &options),
+        Model::new(&mamba(16).training().unwrap(), &small, &options),
         Model::new(&models::medley().unwrap(), &[("n", 9)], &options),
     ];
     let want: Vec<Outputs> = cases.iter().map(Model::run).collect();

@@ -114,6 +114,10 @@ struct Binder<'a> {
     sizes: &'a [i64],
     kernel: &'a Kernel,
     region: &'a Region,
+    /// Functions of the scalar language that together are one loop: which, and of what.
+    known: Vec<Option<(Unary, Reg)>>,
+    /// Whether a register is only part of such a function.
+    dead: Vec<bool>,
     /// The row axes of the space that remain, each standing for those joined with it.
     row_axes: Vec<usize>,
     split: usize,
@@ -149,6 +153,8 @@ pub fn bind(
         sizes,
         kernel,
         region,
+        known: Vec::new(),
+        dead: vec![false; region.code.len()],
         row_axes: Vec::new(),
         split,
         lane_sizes: lane_sizes.to_vec(),
@@ -179,6 +185,7 @@ pub fn bind(
             flops: count as u64 * lanes as u64 * flops as u64,
         },
     };
+    b.recognise();
     b.arguments(row_sizes);
     b.classify();
     let folds = region.code.iter().any(|i| matches!(i, Inst::Fold { .. }));
@@ -316,6 +323,83 @@ impl Binder<'_> {
         }
     }
 
+    /// The instruction that sets a register, if it is that function in f32.
+    fn scalar(&self, r: Reg, want: Scalar) -> Option<&[Reg]> {
+        match self.region.code.get(r as usize)? {
+            Inst::Scalar { op, dtype, args } if *op == want && *dtype != DType::F64 => Some(args),
+            _ => None,
+        }
+    }
+
+    /// The other operand of a product with that number.
+    fn times(&self, r: Reg, factor: f32) -> Option<Reg> {
+        let [a, b] = self.scalar(r, Scalar::Mul)? else { return None };
+        let is = |r: Reg| match self.region.code.get(r as usize) {
+            Some(Inst::Number(DType::F32, bytes)) => bytes.as_slice() == factor.to_le_bytes(),
+            _ => false,
+        };
+        if is(*b) { Some(*a) } else { is(*a).then_some(*b) }
+    }
+
+    /// Finds gelu and silu, for which there are loops that are faster than their parts.
+    fn recognise(&mut self) {
+        let code = &self.region.code;
+        let mut uses = vec![0usize; code.len()];
+        code.iter().flat_map(reads).for_each(|r| {
+            if let Some(n) = uses.get_mut(*r as usize) {
+                *n += 1;
+            }
+        });
+        let single = |r: Reg| uses.get(r as usize) == Some(&1);
+        let mut dead = vec![false; code.len()];
+        for i in code {
+            let mut found = None;
+            if let (Inst::Scalar { op: Scalar::Mul, dtype, args }, [a, b]) = (i, reads(i))
+                && *dtype != DType::F64
+                && args.len() == 2
+            {
+                for (p, q) in [(*a, *b), (*b, *a)] {
+                    // x/2 · erfc(−x/√2)
+                    if let Some(half) = self.times(p, 0.5).filter(|_| single(p))
+                        && let Some([inner]) = self.scalar(q, Scalar::Erfc).filter(|_| single(q))
+                        && let Some(x) = self.times(*inner, -std::f32::consts::FRAC_1_SQRT_2)
+                        && x == half
+                        && single(*inner)
+                    {
+                        found = Some((Unary::Gelu, x, vec![p, q, *inner]));
+                    }
+                    if let Some([x]) = self.scalar(q, Scalar::Sigmoid).filter(|_| single(q))
+                        && *x == p
+                    {
+                        found = Some((Unary::Silu, p, vec![q]));
+                    }
+                }
+            }
+            if let Some((_, _, parts)) = &found {
+                parts.iter().for_each(|p| {
+                    if let Some(d) = dead.get_mut(*p as usize) {
+                        *d = true;
+                    }
+                });
+            }
+            self.known.push(found.map(|(u, x, _)| (u, x)));
+        }
+        self.dead = dead;
+    }
+
+    /// The registers that instruction `r` reads.
+    fn reads(&self, r: usize) -> &[Reg] {
+        match (self.known.get(r), self.region.code.get(r)) {
+            (Some(Some((_, x))), _) => std::slice::from_ref(x),
+            (_, Some(i)) => reads(i),
+            _ => &[],
+        }
+    }
+
+    fn is_dead(&self, r: usize) -> bool {
+        self.dead.get(r).copied().unwrap_or(false)
+    }
+
     fn classify(&mut self) {
         for (r, i) in self.region.code.iter().enumerate() {
             let by = |rows: bool, lanes: &Lanes| {
@@ -345,10 +429,11 @@ impl Binder<'_> {
                 _ => Class::Splat,
             };
             let mut late = false;
-            for a in reads(i) {
-                class = class.max(self.class.get(*a as usize).copied().unwrap_or(Class::Splat));
-                late |= self.late.get(*a as usize).copied().unwrap_or(false);
-                if let Some(l) = self.last_use.get_mut(*a as usize) {
+            for a in self.reads(r).to_vec() {
+                class = class.max(self.class.get(a as usize).copied().unwrap_or(Class::Splat));
+                late |= self.late.get(a as usize).copied().unwrap_or(false);
+                let dead = self.is_dead(r);
+                if let Some(l) = self.last_use.get_mut(a as usize).filter(|_| !dead) {
                     *l = r;
                 }
             }
@@ -393,10 +478,10 @@ impl Binder<'_> {
     }
 
     /// Gives back the tiles of registers that instruction `r` reads for the last time.
-    fn release(&mut self, r: usize, i: &Inst) {
-        for a in reads(i) {
-            if self.last_use.get(*a as usize) == Some(&r)
-                && let Place::Tile(t) = self.reg(*a)
+    fn release(&mut self, r: usize) {
+        for a in self.reads(r).to_vec() {
+            if self.last_use.get(a as usize) == Some(&r)
+                && let Place::Tile(t) = self.reg(a)
                 && !self.free.contains(&t)
             {
                 self.free.push(t);
@@ -423,14 +508,18 @@ impl Binder<'_> {
                 self.place.push(Place::Slot(0));
                 continue;
             }
+            if self.is_dead(r) {
+                self.place.push(Place::Slot(0));
+                continue;
+            }
             let ty = store_of(result(self.kernel, i))?;
-            let same_width = reads(i).iter().all(|a| {
+            let same_width = self.reads(r).iter().all(|a| {
                 let from = self.region.code.get(*a as usize).map(|i| result(self.kernel, i));
                 from.and_then(|d| store_of(d).ok()).is_some_and(|s| s.kind().bytes() == ty.kind().bytes())
             });
             let in_place = same_width && matches!(i, Inst::Scalar { .. } | Inst::Cast { .. });
             if in_place {
-                self.release(r, i);
+                self.release(r);
             }
             let dst = match i {
                 Inst::Produced(_) => Place::Front,
@@ -445,10 +534,14 @@ impl Binder<'_> {
                 _ => self.slot(),
             };
             if !in_place {
-                self.release(r, i);
+                self.release(r);
             }
             self.place.push(dst);
-            if let Some(op) = self.op(i, class, dst, ty)? {
+            if let Some((unary, x)) = self.known.get(r).copied().flatten() {
+                let f = tile::unary(self.level, unary, ty).ok_or_else(|| fault("a function has no loop"))?;
+                let op = Op::Unary { f, a: self.reg(x), dst };
+                self.list(class, late).push(op);
+            } else if let Some(op) = self.op(i, class, dst, ty)? {
                 self.list(class, late).push(op);
             }
         }

@@ -6,11 +6,26 @@ use rlx::nn::Encoder;
 use rlx::{
     CompileOptions, DType, Device, Engine, Executable, Func, Outputs, Settings, Tensor, View, ViewMut,
 };
-use rlx_conformance::models;
+use rlx_conformance::models::{self, Gpt, Mamba};
 
 /// An encoder of two layers, small enough for tests and large enough for several tasks per kernel.
 pub fn encoder() -> Encoder {
     Encoder { layers: 2, hidden: 48, heads: 4, inner: 96, vocab: 30, positions: 40, batch: 6 }
+}
+
+/// A decoder at which the oracle takes no time.
+pub fn gpt(layers: i64) -> Gpt {
+    Gpt { layers, hidden: 16, heads: 2, vocab: 13, positions: 12, batch: 6 }
+}
+
+/// A larger one.
+pub fn wide_gpt(layers: i64) -> Gpt {
+    Gpt { hidden: 64, vocab: 101, positions: 70, ..gpt(layers) }
+}
+
+/// A block of Mamba.
+pub fn mamba(hidden: i64) -> Mamba {
+    Mamba { hidden, inner: 2 * hidden, states: 4, rank: 2, positions: 70, batch: 6 }
 }
 
 pub fn engine(threads: usize) -> Engine {

@@ -1,62 +1,14 @@
-//! `rlx inspect`: shows a graph.
+//! Graphs for Graphviz and as JSON.
 
-use crate::failure::{Context, Result};
-use crate::run::read_graph;
-use clap::ValueEnum;
-use rlx_ir::attr::AttrValue;
-use rlx_ir::func::{PortKind, Source};
-use rlx_ir::{Dim, Func, Type, ValueId, text};
+use rlx::attr::AttrValue;
+use rlx::func::{PortKind, Source};
+use rlx::{Dim, Func, Type, ValueId};
 use serde_json::{Map, Value, json};
-use std::io::Write;
-use std::path::PathBuf;
-
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    /// The graph, in the text format.
-    file: PathBuf,
-    /// The stage of compilation to show.
-    #[arg(long, value_enum, default_value_t = Stage::Graph)]
-    stage: Stage,
-    /// The form to show it in.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
-}
-
-/// The stages there are so far.
-#[derive(Clone, Copy, ValueEnum)]
-enum Stage {
-    /// The graph as it was read.
-    Graph,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Format {
-    /// The text format.
-    Text,
-    /// For Graphviz.
-    Dot,
-    /// One object.
-    Json,
-}
-
-pub(crate) fn inspect(args: &Args, out: &mut impl Write) -> Result<()> {
-    let f = read_graph(&args.file)?;
-    let shown = match (args.stage, args.format) {
-        (Stage::Graph, Format::Text) => text::print(&f),
-        (Stage::Graph, Format::Dot) => dot(&f),
-        (Stage::Graph, Format::Json) => {
-            let mut text = serde_json::to_string_pretty(&object(&f)).about("JSON")?;
-            text.push('\n');
-            text
-        }
-    };
-    Ok(out.write_all(shown.as_bytes())?)
-}
 
 /// What each value is called: its name, or `%` and its number as in the text format.
-fn names(f: &Func) -> Vec<String> {
+pub(crate) fn names(f: &Func) -> Vec<String> {
     let mut unnamed = 0;
-    let mut name = |(i, v): (usize, &rlx_ir::func::ValueInfo)| {
+    let mut name = |(i, v): (usize, &rlx::func::ValueInfo)| {
         let port = f.ports.get(i).map(|p| p.name.clone());
         port.or(v.name.clone()).unwrap_or_else(|| {
             unnamed += 1;
@@ -77,7 +29,7 @@ fn quoted(s: &str) -> String {
 }
 
 /// Boxes for ports and outputs, ellipses for ops; an edge for each use, with its type. Regions are not opened.
-fn dot(f: &Func) -> String {
+pub(super) fn dot(f: &Func) -> String {
     let names = names(f);
     let mut makers: Vec<String> = Vec::new();
     let mut out = format!("digraph {} {{\n  rankdir=TB\n", quoted(&f.name));
@@ -106,7 +58,7 @@ fn dot(f: &Func) -> String {
     out + "}\n"
 }
 
-fn object(f: &Func) -> Value {
+pub(super) fn object(f: &Func) -> Value {
     let names = names(f);
     let value = |v: ValueId| {
         let mut o = ty(f, v);

@@ -99,10 +99,16 @@ pub fn planes(t: &Tensor) -> Vec<u8> {
     out
 }
 
+/// The most that each size of a port can be.
+pub(crate) fn limits(port: &Named) -> Vec<Option<usize>> {
+    port.shape.iter().map(|d| d.upper().and_then(|n| usize::try_from(n).ok())).collect()
+}
+
 /// Dtype, number of axes and length of what is given are those of the port.
 pub(crate) fn check_fits(
     what: &str,
     port: &Named,
+    limits: &[Option<usize>],
     dtype: DType,
     shape: &[usize],
     bytes: usize,
@@ -118,11 +124,8 @@ pub(crate) fn check_fits(
         if want.as_const().is_some_and(|n| usize::try_from(n) != Ok(*got)) {
             return wrong(format!("has size {got} at axis {axis}, but must have {want}"));
         }
-        if want.upper().is_some_and(|n| usize::try_from(n).is_ok_and(|n| *got > n)) {
-            return wrong(format!(
-                "has size {got} at axis {axis}, but {want} is at most {}",
-                want.upper().unwrap_or(0)
-            ));
+        if let Some(limit) = limits.get(axis).copied().flatten().filter(|n| got > n) {
+            return wrong(format!("has size {got} at axis {axis}, but {want} is at most {limit}"));
         }
     }
     if what == "input" && dtype.is_packed() {

@@ -1,7 +1,7 @@
 //! What a caller holds: an engine (the threads and the instruction set) and executables.
 
 use crate::bind::{Bound, From, Io, Loaded, Setting, Watch, byte_count, contiguous, no_memory, run};
-use crate::data::{Data, View, ViewMut, check_fits, is_aligned, to_tensor};
+use crate::data::{Data, View, ViewMut, check_fits, is_aligned, limits, to_tensor};
 use crate::product;
 use crate::profile::{Profile, Recorder};
 use rlx_compile::program::{Named, Program, SlotId, Work};
@@ -12,13 +12,8 @@ use rlx_simd::gemm::{PackKind, PackedB};
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Ptr, Scratch};
 use rlx_simd::pool::Pool;
-<<<<<<< HEAD
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Instant;
-=======
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
-use std::time::{Duration, Instant};
->>>>>>> suite
+use std::time::Instant;
 
 /// In what precision products are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -230,13 +225,8 @@ impl Executable {
             Error::new(Code::UnknownName, text)
         })?;
         let param = list.get(k).ok_or_else(|| Error::new(Code::Verify, "a param is missing"))?;
-<<<<<<< HEAD
-        check_fits("param", param, data.dtype(), data.shape(), data.bytes().len())?;
-        let aligned = is_aligned(data.bytes(), param.dtype);
-=======
         check_fits("param", param, &[], data.dtype(), data.shape(), data.bytes().len())?;
-        let aligned = data.bytes().as_ptr() as usize % param.dtype.bytes().unwrap_or(1) == 0;
->>>>>>> suite
+        let aligned = is_aligned(data.bytes(), param.dtype);
         let kept = match &data {
             Data::Tensor(t) if t.dtype().is_packed() => Kept::Copied(contiguous(t).ok_or_else(no_memory)?),
             d if !aligned => {
@@ -373,11 +363,7 @@ impl Executable {
     }
 
     /// The plan for inputs of these shapes.
-<<<<<<< HEAD
-    fn planned(&self, inputs: &[View<'_>]) -> Result<(Arc<Bound>, Shapes)> {
-=======
-    fn planned(&self, inputs: &Inputs<'_, '_>) -> Result<(Arc<Bound>, Arc<Vec<Vec<usize>>>)> {
->>>>>>> suite
+    fn planned(&self, inputs: &Inputs<'_, '_>) -> Result<(Arc<Bound>, Shapes)> {
         let mut plans = lock(&self.plans);
         plans.0 += 1;
         let now = plans.0;
@@ -581,13 +567,8 @@ impl Executable {
         context.fit(bound, threads)?;
         context.inputs.clear();
         let mut copies: Vec<Buffer> = Vec::new();
-<<<<<<< HEAD
-        for (v, p) in inputs.iter().zip(&self.loaded.program.inputs) {
-            let aligned = is_aligned(v.bytes, p.dtype);
-=======
         for (p, v) in self.ordered(inputs) {
-            let aligned = v.bytes.as_ptr() as usize % p.dtype.bytes().unwrap_or(1) == 0;
->>>>>>> suite
+            let aligned = is_aligned(v.bytes, p.dtype);
             context.inputs.push(if aligned {
                 Ptr(v.bytes.as_ptr().cast_mut())
             } else {
@@ -622,8 +603,6 @@ impl Executable {
     }
 }
 
-<<<<<<< HEAD
-=======
 /// Memory for an output. An `Arc` ends the process where there is none, so the system is asked for much of it beforehand.
 fn uninit(bytes: usize) -> Result<Arc<[std::mem::MaybeUninit<u8>]>> {
     const MUCH: usize = 1 << 26;
@@ -633,78 +612,6 @@ fn uninit(bytes: usize) -> Result<Arc<[std::mem::MaybeUninit<u8>]>> {
     Ok(Arc::new_uninit_slice(bytes))
 }
 
-/// The tensor of a dtype and shape from bytes in the order in which programs keep them.
-fn to_tensor(dtype: DType, shape: &[usize], bytes: Arc<[u8]>) -> Result<Tensor> {
-    let DType::Packed(scheme) = dtype else { return Tensor::from_bytes(dtype, shape, bytes) };
-    let planes = scheme.planes(shape).map_err(|e| Error::new(Code::Quant, e.to_string()))?;
-    let mut at = 0;
-    let mut out: Vec<Arc<[u8]>> = Vec::new();
-    for p in planes {
-        out.push(bytes.get(at..at + p.bytes).unwrap_or_default().into());
-        at += p.bytes.div_ceil(64) * 64;
-    }
-    Tensor::packed(scheme, shape, out)
-}
-
-/// The planes of a packed tensor one behind the other, each padded to a multiple of 64 bytes: the bytes of its [`View`].
-pub fn planes(t: &Tensor) -> Vec<u8> {
-    let mut out = Vec::new();
-    for p in t.planes() {
-        out.extend_from_slice(p);
-        out.resize(out.len().div_ceil(64) * 64, 0);
-    }
-    out
-}
-
-/// The most that each size of a port can be.
-fn limits(port: &Named) -> Vec<Option<usize>> {
-    port.shape.iter().map(|d| d.upper().and_then(|n| usize::try_from(n).ok())).collect()
-}
-
-/// Dtype, number of axes and length of what is given are those of the port.
-fn check_fits(
-    what: &str,
-    port: &Named,
-    limits: &[Option<usize>],
-    dtype: DType,
-    shape: &[usize],
-    bytes: usize,
-) -> Result<()> {
-    let wrong = |text: String| Err(Error::new(Code::BadInput, format!("{what} {:?} {text}", port.name)));
-    if dtype != port.dtype {
-        return wrong(format!("is {dtype}, but must be {}", port.dtype));
-    }
-    if shape.len() != port.shape.len() {
-        return wrong(format!("has sizes {shape:?}, but must have {} axes", port.shape.len()));
-    }
-    for (axis, (got, want)) in shape.iter().zip(&port.shape).enumerate() {
-        if want.as_const().is_some_and(|n| usize::try_from(n) != Ok(*got)) {
-            return wrong(format!("has size {got} at axis {axis}, but must have {want}"));
-        }
-        if let Some(limit) = limits.get(axis).copied().flatten().filter(|n| got > n) {
-            return wrong(format!("has size {got} at axis {axis}, but {want} is at most {limit}"));
-        }
-    }
-    if what == "input" && dtype.is_packed() {
-        let dims: Vec<rlx_ir::Dim> = shape.iter().map(|d| (*d).into()).collect();
-        let need = byte_count(dtype, &dims, &Bindings::new())?;
-        if need != bytes {
-            return wrong(format!("has {bytes} bytes, but {dtype}{shape:?} needs {need}"));
-        }
-    }
-    if let Some(size) = dtype.bytes() {
-        let need = rlx_ir::tensor::count(shape)?.checked_mul(size);
-        if need != Some(bytes) {
-            return wrong(format!(
-                "has {bytes} bytes, but {dtype}{shape:?} needs {}",
-                need.unwrap_or(usize::MAX)
-            ));
-        }
-    }
-    Ok(())
-}
-
->>>>>>> suite
 impl Context {
     fn new(bound: &Bound, threads: usize) -> Result<Context> {
         let mut c = Context {

@@ -8,10 +8,9 @@ use rlx_ir::{Code, DType, Error, Result};
 use rlx_simd::mem::{Ptr, View};
 use rlx_simd::{attention, scan};
 
-/// Where each operand of an op stands among those that are given.
-fn positions(given: &[bool]) -> impl Fn(usize) -> Option<usize> + use<> {
-    let given = given.to_vec();
-    move |k| given.get(k).copied().unwrap_or(false).then(|| given.iter().take(k).filter(|g| **g).count())
+/// Where an operand of an op stands among those that are given.
+fn position(given: &[bool], k: usize) -> Option<usize> {
+    given.get(k).copied().unwrap_or(false).then(|| given.iter().take(k).filter(|g| **g).count())
 }
 
 /// The scores of attention; `extras`: the position of the mask among the operands.
@@ -21,7 +20,7 @@ fn scores<T>(
     extras: usize,
     a: &Attention,
 ) -> Option<impl Fn(&[Ptr<u8>]) -> Option<attention::Scores<T>> + use<T>> {
-    let place = positions(given);
+    let place = |k: usize| position(given, k);
     let (q, k) = (forms.first()?.clone(), forms.get(1)?.clone());
     let &[b, hq, s, d] = q.shape.as_slice() else { return None };
     let t = k.shape.get(2).copied()?;
@@ -125,7 +124,7 @@ fn scan_inputs<T>(
     softplus: bool,
     args: &[Ptr<u8>],
 ) -> Option<scan::ScanInputs<T>> {
-    let place = positions(given);
+    let place = |k: usize| position(given, k);
     let at = |k: usize| {
         let p = place(first + k)?;
         Some((forms.get(p)?, *args.get(p)?))
@@ -198,12 +197,12 @@ pub(super) fn selective_back(
     Ok(by_dtype!(dtype, T, F32 = f32, F64 = f64 => {
         let make = move |args: &[Ptr<u8>]| {
             // The results are the gradients of the operands from x to state that are given.
-            let place = positions(given.get(1..10.min(given.len())).unwrap_or_default());
+            let place = |k: usize| position(given.get(1..10.min(given.len())).unwrap_or_default(), k);
             let out = |k: usize| {
                 let p = operands + place(k)?;
                 Some((forms.get(p)?, *args.get(p)?))
             };
-            let dlast = positions(&given)(10).and_then(|p| Some((forms.get(p)?, *args.get(p)?)));
+            let dlast = position(&given, 10).and_then(|p| Some((forms.get(p)?, *args.get(p)?)));
             Some(scan::SelectiveScanGrad::<T> {
                 inputs: scan_inputs(&forms, &given, 1, softplus, args)?,
                 dy: forms.first()?.exact(*args.first()?),

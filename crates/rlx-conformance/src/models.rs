@@ -1,8 +1,13 @@
-//! Graphs of models that benches and tests share: a decoder and its training, a block of Mamba.
+//! Graphs of models that benches and tests share: a decoder and its training, a block of Mamba, one graph with every kind of
+//! step that models seldom have; and data for any graph.
 
+use rlx::func::PortKind;
 use rlx::ops::attention::Attention;
+use rlx::ops::conv::Conv;
 use rlx::ops::loss::Reduction;
-use rlx::{DType, Func, Graph, Result, Var, dim, transform};
+use rlx::ops::scatter::ScatterMode;
+use rlx::sample::{Arg, ArgType, Fill};
+use rlx::{Bindings, DType, Func, Graph, Result, Tensor, Var, dim, transform};
 
 /// The sizes of a decoder such as GPT-2.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,4 +137,93 @@ fn training(mut f: Func) -> Result<Func> {
     let f = transform::dce(&f)?;
     let params: Vec<&str> = f.ports.iter().filter(|p| p.diff).map(|p| p.name.as_str()).collect();
     transform::vjp(&f, &["loss"], &params)
+}
+
+/// An element of a list.
+fn pick<'g>(g: &'g Graph, list: &[Var<'g>], k: usize) -> Var<'g> {
+    list.get(k).copied().unwrap_or_else(|| g.poison())
+}
+
+/// Every kind of step that models seldom have: loops, branches, transforms, sorts, convolutions, scatters, random numbers …
+/// `x` is f32 `[n, 12]` with n up to 9.
+pub fn medley() -> Result<Func> {
+    let g = Graph::new("medley");
+    let x = g.input("x", DType::F32, [dim("n", 9), 12.into()]);
+    let seed = g.input("seed", DType::U32, [2]);
+    let w = g.param("w", DType::F32, [12, 12]);
+    let (last, steps) = g.scan(&[x.sum(vec![0], false)], &[x], x.dim(0), true, |c, e| {
+        let y = (pick(&g, c, 0).unsqueeze(0).matmul(w).squeeze(0) * 0.1 + pick(&g, e, 0)).tanh();
+        (vec![y], vec![y * 2.0])
+    });
+    let branch = g.cond(
+        x.sum_all().greater(0.0),
+        || vec![x.sin().matmul(w).gelu()],
+        || vec![(x * 0.5).matmul(w.t()).softmax(-1)],
+    );
+    let turns = g.scalar(DType::I32, 3.0);
+    let looped = g.while_loop(
+        &[x, turns],
+        5,
+        |c| pick(&g, c, 1).greater(0.0),
+        |c| vec![(pick(&g, c, 0).matmul(w) * 0.2).tanh(), pick(&g, c, 1) - 1.0],
+    );
+    let pairs = x.reshape([x.dim(0), 6.into(), 2.into()]);
+    let heads = x.reshape([1.into(), x.dim(0), 2.into(), 6.into()]).permute(vec![0, 2, 1, 3]);
+    let [sorted, order] = x.sort(-1, true);
+    let [top, _] = x.top_k(3i64, -1, true);
+    let image = x.reshape([x.dim(0), 1.into(), 3.into(), 4.into()]);
+    let kernel = w.narrow(0, 0, 6).reshape([8, 1, 3, 3]);
+    let conv = Conv { padding_lo: vec![1, 1], padding_hi: vec![1, 1], ..Conv::default() };
+    let noise = seed.uniform(vec![x.dim(0), 12.into()], -1.0, 1.0, DType::F32, 3i64);
+    let all = [
+        ("last", pick(&g, &last, 0)),
+        ("steps", pick(&g, &steps, 0)),
+        ("branch", pick(&g, &branch, 0)),
+        ("looped", pick(&g, &looped, 0)),
+        ("fft", pairs.fft(false)),
+        ("attention", heads.attention(heads, heads, None, None, None, Attention::default())),
+        ("sorted", sorted),
+        ("order", order),
+        ("top", top),
+        ("conv", image.conv(kernel, None, conv)),
+        ("sums", x.cumsum(0, false, false)),
+        ("linear_scan", x.tanh().linear_scan(x, 0, false)),
+        ("joined", g.concat(&[x, noise, x.flip(vec![1])], 1)),
+        ("scattered", w.scatter(x.argmax(1, false, false), x, 0, ScatterMode::Add)),
+        ("half", (x.to(DType::BF16) * 1.5).to(DType::F16)),
+        ("rows", x.layer_norm(None, None, 1e-5, 1).matmul(w) + x),
+        ("gram", x.t().matmul(x)),
+        ("mean", x.mean(vec![0], true) - x),
+    ];
+    for (name, v) in all {
+        g.output(name, v);
+    }
+    g.finish()
+}
+
+/// Data for the ports of a graph, symbols bound to `sizes`: floats within ±0.6, integers from 0 to 9, masks of 0 and 1.
+pub fn data(f: &Func, sizes: &[(&str, i64)], seed: u64) -> Result<Vec<(String, Tensor)>> {
+    let sizes: Bindings = sizes.iter().copied().collect();
+    let mut out = Vec::new();
+    for (i, p) in f.ports.iter().enumerate() {
+        let ty = f.ty(p.value)?;
+        let size = |d: &rlx::Dim| d.eval(&sizes).map(|n| n as usize);
+        let shape = ty.shape.iter().map(size).collect::<std::result::Result<_, _>>();
+        let shape = shape.map_err(|e| rlx::Error::new(rlx::Code::Unbound, e.to_string()))?;
+        let fill = match ty.dtype {
+            d if d.is_float() => Fill::Uniform(-0.6, 0.6),
+            DType::Bool => Fill::Ints(0, 2),
+            _ if p.name.contains("mask") => Fill::Ints(0, 2),
+            _ => Fill::Ints(0, 10),
+        };
+        let arg = Arg { shape, dtype: ArgType::Fixed(ty.dtype), fill };
+        out.push((p.name.clone(), arg.tensor(ty.dtype, seed.wrapping_add(31 * i as u64))?));
+    }
+    Ok(out)
+}
+
+/// The part of the data that are inputs, or that are params.
+pub fn ports<'a>(f: &Func, data: &'a [(String, Tensor)], kind: PortKind) -> Vec<(&'a str, &'a Tensor)> {
+    let of_kind = |n: &str| f.port(n).is_some_and(|p| p.kind == kind);
+    data.iter().filter(|(n, _)| of_kind(n)).map(|(n, t)| (n.as_str(), t)).collect()
 }

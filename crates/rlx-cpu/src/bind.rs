@@ -236,7 +236,7 @@ pub(crate) trait Watch {
 }
 
 /// Arguments that a call has at most without memory being asked for.
-const ARGS: usize = 64;
+const ARGS: usize = 256;
 
 /// Runs a bound program.
 ///

@@ -1,7 +1,9 @@
 //! What a caller holds: an engine (the threads and the instruction set) and executables.
 
 use crate::bind::{Bound, From, Io, Loaded, Setting, Watch, byte_count, contiguous, no_memory, run};
+use crate::data::{Data, View, ViewMut, check_fits, is_aligned, limits, to_tensor};
 use crate::product;
+use crate::profile::{Profile, Recorder};
 use rlx_compile::program::{Named, Program, SlotId, Work};
 use rlx_ir::dim::Bindings;
 use rlx_ir::op::Step;
@@ -10,8 +12,8 @@ use rlx_simd::gemm::{PackKind, PackedB};
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Ptr, Scratch};
 use rlx_simd::pool::Pool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Instant;
 
 /// In what precision products are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +45,7 @@ impl Engine {
     /// An engine.
     pub fn new(settings: Settings) -> Result<Engine> {
         let level = settings.level.unwrap_or_else(Level::detect);
-        if !Level::available().contains(&level) {
+        if !level.is_available() {
             return Err(Error::new(Code::Device, format!("this machine has no {level}")));
         }
         let threads = settings.threads.unwrap_or_else(Pool::machine_threads);
@@ -72,76 +74,6 @@ impl rlx_compile::Target for Target {
     fn has_kernel(&self, _step: &Step, operands: &[Option<Type>]) -> bool {
         // Every kernel takes whatever the compiler converts its operands to.
         operands.iter().flatten().all(|t| !t.dtype.is_packed())
-    }
-}
-
-/// A tensor that somebody else keeps.
-#[derive(Clone, Copy, Debug)]
-pub struct View<'a> {
-    /// The dtype.
-    pub dtype: DType,
-    /// The sizes.
-    pub shape: &'a [usize],
-    /// The elements, row-major.
-    pub bytes: &'a [u8],
-}
-
-/// A tensor to be written that somebody else keeps.
-#[derive(Debug)]
-pub struct ViewMut<'a> {
-    /// The dtype.
-    pub dtype: DType,
-    /// The sizes.
-    pub shape: &'a [usize],
-    /// The elements, row-major.
-    pub bytes: &'a mut [u8],
-}
-
-/// The data of a param.
-#[derive(Clone)]
-pub enum Data {
-    /// A tensor.
-    Tensor(Tensor),
-    /// Part of something larger, such as a mapped file: what keeps it, and the bytes within.
-    Shared {
-        /// The dtype.
-        dtype: DType,
-        /// The sizes.
-        shape: Vec<usize>,
-        /// Keeps the bytes.
-        owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
-        /// Where they are.
-        range: std::ops::Range<usize>,
-    },
-}
-
-impl std::fmt::Debug for Data {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}{:?}", self.dtype(), self.shape())
-    }
-}
-
-impl Data {
-    /// The dtype.
-    pub fn dtype(&self) -> DType {
-        match self {
-            Data::Tensor(t) => t.dtype(),
-            Data::Shared { dtype, .. } => *dtype,
-        }
-    }
-    /// The sizes.
-    pub fn shape(&self) -> &[usize] {
-        match self {
-            Data::Tensor(t) => t.shape(),
-            Data::Shared { shape, .. } => shape,
-        }
-    }
-    /// The bytes, of the first plane for a packed tensor.
-    pub fn bytes(&self) -> &[u8] {
-        match self {
-            Data::Tensor(t) => t.bytes(),
-            Data::Shared { owner, range, .. } => (**owner).as_ref().get(range.clone()).unwrap_or_default(),
-        }
     }
 }
 
@@ -178,17 +110,32 @@ struct Context {
     scratch: Buffer,
     inputs: Vec<Ptr<u8>>,
     outputs: Vec<Ptr<u8>>,
+    params: Vec<Ptr<u8>>,
+}
+
+/// Inputs by name, in any order.
+struct Inputs<'s, 'a>(&'s [(&'s str, View<'a>)]);
+
+impl<'a> Inputs<'_, 'a> {
+    /// The input of that name, which most callers give at the place where the program has it.
+    fn get(&self, place: usize, name: &str) -> Option<&View<'a>> {
+        let there = self.0.get(place).filter(|(n, _)| *n == name);
+        there.or_else(|| self.0.iter().find(|(n, _)| *n == name)).map(|(_, v)| v)
+    }
 }
 
 /// The plans of the sizes that were used last.
 const PLANS: usize = 16;
+
+/// The shape of each output.
+type Shapes = Arc<Vec<Vec<usize>>>;
 
 struct Planned {
     /// The sizes of all inputs, one behind the other.
     key: Vec<usize>,
     bound: Arc<Bound>,
     /// The shape of each output.
-    outputs: Arc<Vec<Vec<usize>>>,
+    outputs: Shapes,
     used: u64,
 }
 
@@ -201,32 +148,10 @@ pub struct Executable {
     /// The products whose right operand is packed when params are set: the call and the slot.
     products: Vec<(usize, SlotId)>,
     params: RwLock<Params>,
+    /// The largest sizes of each input.
+    limits: Vec<Vec<Option<usize>>>,
     plans: Mutex<(u64, Vec<Planned>)>,
     contexts: Mutex<Vec<Context>>,
-}
-
-/// What a run took: per call, its time.
-#[derive(Clone, Debug, Default)]
-pub struct Profile {
-    /// The calls in order.
-    pub calls: Vec<Timed>,
-    /// The whole run.
-    pub total: Duration,
-}
-
-/// The time of a call.
-#[derive(Clone, Debug)]
-pub struct Timed {
-    /// The ops that it stands for.
-    pub label: String,
-    /// Since the start of the run.
-    pub start: Duration,
-    /// How long it took.
-    pub time: Duration,
-    /// Arithmetic operations.
-    pub flops: u64,
-    /// Bytes that it reads and writes at least.
-    pub bytes: u64,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -269,6 +194,7 @@ impl Executable {
             prepare,
             products,
             params: RwLock::new(params),
+            limits: p.inputs.iter().map(limits).collect(),
             plans: Mutex::new((0, Vec::new())),
             contexts: Mutex::new(Vec::new()),
             loaded,
@@ -299,8 +225,8 @@ impl Executable {
             Error::new(Code::UnknownName, text)
         })?;
         let param = list.get(k).ok_or_else(|| Error::new(Code::Verify, "a param is missing"))?;
-        check_fits("param", param, data.dtype(), data.shape(), data.bytes().len())?;
-        let aligned = data.bytes().as_ptr() as usize % param.dtype.bytes().unwrap_or(1) == 0;
+        check_fits("param", param, &[], data.dtype(), data.shape(), data.bytes().len())?;
+        let aligned = is_aligned(data.bytes(), param.dtype);
         let kept = match &data {
             Data::Tensor(t) if t.dtype().is_packed() => Kept::Copied(contiguous(t).ok_or_else(no_memory)?),
             d if !aligned => {
@@ -349,7 +275,7 @@ impl Executable {
             for n in &p.program.outputs {
                 outs.push(Buffer::try_new(byte_count(n.dtype, &n.shape, &bindings)?).ok_or_else(no_memory)?);
             }
-            let context = Context::new(&bound, self.setting.threads, 0, 0)?;
+            let context = Context::new(&bound, self.setting.threads)?;
             let outputs: Vec<Ptr<u8>> = outs.iter().map(|b| Ptr(b.ptr())).collect();
             let io = Io {
                 arena: Ptr(context.arena.ptr()),
@@ -369,6 +295,17 @@ impl Executable {
         self.pack(params, &given)?;
         params.stale = false;
         Ok(())
+    }
+
+    /// The params, prepared; whoever sets one meanwhile waits.
+    fn ready_params(&self) -> Result<RwLockReadGuard<'_, Params>> {
+        loop {
+            self.prepare()?;
+            let params = self.params.read().unwrap_or_else(PoisonError::into_inner);
+            if !params.stale {
+                return Ok(params);
+            }
+        }
     }
 
     /// Packs the right operands of products.
@@ -426,11 +363,11 @@ impl Executable {
     }
 
     /// The plan for inputs of these shapes.
-    fn planned(&self, inputs: &[View<'_>]) -> Result<(Arc<Bound>, Arc<Vec<Vec<usize>>>)> {
+    fn planned(&self, inputs: &Inputs<'_, '_>) -> Result<(Arc<Bound>, Shapes)> {
         let mut plans = lock(&self.plans);
         plans.0 += 1;
         let now = plans.0;
-        let sizes = || inputs.iter().flat_map(|v| v.shape.iter().copied().chain([usize::MAX]));
+        let sizes = || self.ordered(inputs).flat_map(|(_, v)| v.shape.iter().copied().chain([usize::MAX]));
         if let Some(p) = plans.1.iter_mut().find(|p| p.key.iter().copied().eq(sizes())) {
             p.used = now;
             return Ok((p.bound.clone(), p.outputs.clone()));
@@ -438,7 +375,7 @@ impl Executable {
         let program = &self.loaded.program;
         let mut bindings = Bindings::new();
         let mut left: Vec<(&Named, usize, i64)> = Vec::new();
-        for (n, v) in program.inputs.iter().zip(inputs) {
+        for (n, v) in self.ordered(inputs) {
             left.extend(
                 (0..n.shape.len())
                     .zip(v.shape)
@@ -490,35 +427,46 @@ impl Executable {
         Ok((bound, outputs))
     }
 
-    /// Sorts inputs by name into the order of the program, and checks them.
-    fn sorted<'a>(&self, inputs: &[(&str, View<'a>)], out: &mut Vec<View<'a>>) -> Result<()> {
+    /// Checks inputs against those of the program.
+    fn check(&self, inputs: &Inputs<'_, '_>) -> Result<()> {
         let list = &self.loaded.program.inputs;
-        for (name, _) in inputs {
-            if !list.iter().any(|p| p.name == *name) {
+        for (k, (name, _)) in inputs.0.iter().enumerate() {
+            if !list.get(k).is_some_and(|p| p.name == *name) && !list.iter().any(|p| p.name == *name) {
                 let names: Vec<&str> = list.iter().map(|p| p.name.as_str()).collect();
                 let text = format!("no input {name:?}; there are {}", names.join(", "));
                 return Err(Error::new(Code::UnknownName, text));
             }
         }
-        for p in list {
-            let mut found = inputs.iter().filter(|(n, _)| *n == p.name);
-            let Some((_, v)) = found.next() else {
-                return Err(Error::new(Code::MissingInput, format!("input {:?} is not given", p.name)));
-            };
-            if found.next().is_some() {
-                return Err(Error::new(Code::BadInput, format!("input {:?} is given twice", p.name)));
-            }
-            check_fits("input", p, v.dtype, v.shape, v.bytes.len())?;
-            out.push(*v);
+        for (k, p) in list.iter().enumerate() {
+            let v = inputs
+                .get(k, &p.name)
+                .ok_or_else(|| Error::new(Code::MissingInput, format!("input {:?} is not given", p.name)))?;
+            let limits = self.limits.get(k).map(Vec::as_slice).unwrap_or_default();
+            check_fits("input", p, limits, v.dtype, v.shape, v.bytes.len())?;
+        }
+        if inputs.0.len() > list.len() {
+            // All are known and all are there, so some are there more than once.
+            let twice = list.iter().find(|p| inputs.0.iter().filter(|(n, _)| *n == p.name).count() > 1);
+            let name = twice.map_or("", |p| p.name.as_str());
+            return Err(Error::new(Code::BadInput, format!("input {name:?} is given twice")));
         }
         Ok(())
     }
 
+    /// The inputs in the program's order.
+    fn ordered<'s, 'a>(
+        &'s self,
+        inputs: &'s Inputs<'_, 'a>,
+    ) -> impl Iterator<Item = (&'s Named, &'s View<'a>)> {
+        let list = self.loaded.program.inputs.iter().enumerate();
+        list.filter_map(|(k, p)| inputs.get(k, &p.name).map(|v| (p, v)))
+    }
+
     /// The shapes of the outputs for inputs of these shapes.
     pub fn output_shapes(&self, inputs: &[(&str, View<'_>)]) -> Result<Vec<Vec<usize>>> {
-        let mut sorted = Vec::new();
-        self.sorted(inputs, &mut sorted)?;
-        Ok(self.planned(&sorted)?.1.to_vec())
+        let inputs = Inputs(inputs);
+        self.check(&inputs)?;
+        Ok(self.planned(&inputs)?.1.to_vec())
     }
 
     /// Runs the program; every output is a new tensor.
@@ -532,15 +480,14 @@ impl Executable {
         inputs: &[(&str, View<'_>)],
         profile: bool,
     ) -> Result<(Vec<(String, Tensor)>, Profile)> {
-        let mut sorted = Vec::with_capacity(inputs.len());
-        self.sorted(inputs, &mut sorted)?;
-        self.prepare()?;
-        let (bound, shapes) = self.planned(&sorted)?;
+        let inputs = Inputs(inputs);
+        self.check(&inputs)?;
+        let (bound, shapes) = self.planned(&inputs)?;
         let program = &self.loaded.program;
         let mut planes: Vec<Arc<[std::mem::MaybeUninit<u8>]>> = Vec::new();
         for (n, shape) in program.outputs.iter().zip(shapes.iter()) {
             let dims: Vec<rlx_ir::Dim> = shape.iter().map(|d| (*d).into()).collect();
-            planes.push(Arc::new_uninit_slice(byte_count(n.dtype, &dims, &Bindings::new())?));
+            planes.push(uninit(byte_count(n.dtype, &dims, &Bindings::new())?)?);
         }
         let mut recorder = Recorder {
             loaded: &self.loaded,
@@ -554,7 +501,7 @@ impl Executable {
                 .map(|p| Ptr(Arc::get_mut(p).map_or(std::ptr::null_mut(), |p| p.as_mut_ptr().cast())));
             let watch: Option<&mut dyn Watch> = if profile { Some(&mut recorder) } else { None };
             // SAFETY: the outputs were just made, of the sizes that the program says.
-            unsafe { self.go(&bound, &sorted, outputs, watch)? };
+            unsafe { self.go(&bound, &inputs, outputs, watch)? };
         }
         recorder.profile.total = recorder.began.elapsed();
         let mut out = Vec::new();
@@ -569,26 +516,9 @@ impl Executable {
     /// Runs the program into memory of the caller's: one view for each output, in the program's order. Asks for no memory
     /// when inputs of these shapes were seen before.
     pub fn run_into(&self, inputs: &[(&str, View<'_>)], outputs: &mut [ViewMut<'_>]) -> Result<()> {
-        self.prepare()?;
-        let list = &self.loaded.program.inputs;
-        // In the program's order nothing needs to be sorted.
-        let mut few = [View { dtype: DType::F32, shape: &[], bytes: &[] }; 16];
-        let ordered = inputs.len() == list.len() && inputs.iter().zip(list).all(|((n, _), p)| *n == p.name);
-        let mut many = Vec::new();
-        let views: &[View<'_>] = match few.get_mut(..inputs.len()) {
-            Some(few) if ordered => {
-                for ((to, (_, v)), p) in few.iter_mut().zip(inputs).zip(list) {
-                    check_fits("input", p, v.dtype, v.shape, v.bytes.len())?;
-                    *to = *v;
-                }
-                few
-            }
-            _ => {
-                self.sorted(inputs, &mut many)?;
-                &many
-            }
-        };
-        let (bound, shapes) = self.planned(views)?;
+        let inputs = Inputs(inputs);
+        self.check(&inputs)?;
+        let (bound, shapes) = self.planned(&inputs)?;
         let program = &self.loaded.program;
         if outputs.len() != program.outputs.len() {
             let text =
@@ -597,7 +527,7 @@ impl Executable {
         }
         for ((o, n), shape) in outputs.iter().zip(&program.outputs).zip(shapes.iter()) {
             let need = shape.iter().product::<usize>() * n.dtype.bytes().unwrap_or(0);
-            let aligned = o.bytes.as_ptr() as usize % n.dtype.bytes().unwrap_or(1) == 0;
+            let aligned = is_aligned(o.bytes, n.dtype);
             if o.dtype != n.dtype
                 || o.shape != shape.as_slice()
                 || o.bytes.len() != need
@@ -616,7 +546,7 @@ impl Executable {
             }
         }
         // SAFETY: the outputs are exclusive borrows of the sizes that were just checked.
-        unsafe { self.go(&bound, views, outputs.iter_mut().map(|o| Ptr(o.bytes.as_mut_ptr())), None) }
+        unsafe { self.go(&bound, &inputs, outputs.iter_mut().map(|o| Ptr(o.bytes.as_mut_ptr())), None) }
     }
 
     /// # Safety
@@ -624,26 +554,21 @@ impl Executable {
     unsafe fn go(
         &self,
         bound: &Arc<Bound>,
-        inputs: &[View<'_>],
+        inputs: &Inputs<'_, '_>,
         outputs: impl Iterator<Item = Ptr<u8>>,
         watch: Option<&mut dyn Watch>,
     ) -> Result<()> {
-        let params = self.params.read().unwrap_or_else(PoisonError::into_inner);
+        let params = self.ready_params()?;
         let threads = self.setting.threads;
         let mut context = match lock(&self.contexts).pop() {
             Some(c) => c,
-            None => Context::new(
-                bound,
-                threads,
-                self.loaded.program.inputs.len(),
-                self.loaded.program.outputs.len(),
-            )?,
+            None => Context::new(bound, threads)?,
         };
         context.fit(bound, threads)?;
         context.inputs.clear();
         let mut copies: Vec<Buffer> = Vec::new();
-        for (v, p) in inputs.iter().zip(&self.loaded.program.inputs) {
-            let aligned = v.bytes.as_ptr() as usize % p.dtype.bytes().unwrap_or(1) == 0;
+        for (p, v) in self.ordered(inputs) {
+            let aligned = is_aligned(v.bytes, p.dtype);
             context.inputs.push(if aligned {
                 Ptr(v.bytes.as_ptr().cast_mut())
             } else {
@@ -655,20 +580,10 @@ impl Executable {
         }
         context.outputs.clear();
         context.outputs.extend(outputs);
-        let mut few = [Ptr(std::ptr::null_mut::<u8>()); 256];
-        let total = params.given.len() + params.prepared.len();
-        let mut many = Vec::new();
-        let all: &mut [Ptr<u8>] = match few.get_mut(..total) {
-            Some(few) => few,
-            None => {
-                many.resize(total, Ptr(std::ptr::null_mut()));
-                &mut many
-            }
-        };
+        context.params.clear();
         let addresses = params.given.iter().map(|g| g.as_ref().map_or(Ptr(std::ptr::null_mut()), Kept::ptr));
-        let addresses = addresses.chain(params.prepared.iter().map(|b| Ptr(b.ptr())));
-        all.iter_mut().zip(addresses).for_each(|(to, p)| *to = p);
-        let (given, prepared) = all.split_at(params.given.len());
+        context.params.extend(addresses.chain(params.prepared.iter().map(|b| Ptr(b.ptr()))));
+        let (given, prepared) = context.params.split_at(params.given.len());
         let io = Io {
             arena: Ptr(context.arena.ptr()),
             inputs: &context.inputs,
@@ -688,75 +603,23 @@ impl Executable {
     }
 }
 
-/// The tensor of a dtype and shape from bytes in the order in which programs keep them.
-fn to_tensor(dtype: DType, shape: &[usize], bytes: Arc<[u8]>) -> Result<Tensor> {
-    let DType::Packed(scheme) = dtype else { return Tensor::from_bytes(dtype, shape, bytes) };
-    let planes = scheme.planes(shape).map_err(|e| Error::new(Code::Quant, e.to_string()))?;
-    let mut at = 0;
-    let mut out: Vec<Arc<[u8]>> = Vec::new();
-    for p in planes {
-        out.push(bytes.get(at..at + p.bytes).unwrap_or_default().into());
-        at += p.bytes.div_ceil(64) * 64;
+/// Memory for an output. An `Arc` ends the process where there is none, so the system is asked for much of it beforehand.
+fn uninit(bytes: usize) -> Result<Arc<[std::mem::MaybeUninit<u8>]>> {
+    const MUCH: usize = 1 << 26;
+    if bytes >= MUCH {
+        Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| no_memory())?;
     }
-    Tensor::packed(scheme, shape, out)
-}
-
-/// The planes of a packed tensor one behind the other, each padded to a multiple of 64 bytes: the bytes of its [`View`].
-pub fn planes(t: &Tensor) -> Vec<u8> {
-    let mut out = Vec::new();
-    for p in t.planes() {
-        out.extend_from_slice(p);
-        out.resize(out.len().div_ceil(64) * 64, 0);
-    }
-    out
-}
-
-/// Dtype, number of axes and length of what is given are those of the port.
-fn check_fits(what: &str, port: &Named, dtype: DType, shape: &[usize], bytes: usize) -> Result<()> {
-    let wrong = |text: String| Err(Error::new(Code::BadInput, format!("{what} {:?} {text}", port.name)));
-    if dtype != port.dtype {
-        return wrong(format!("is {dtype}, but must be {}", port.dtype));
-    }
-    if shape.len() != port.shape.len() {
-        return wrong(format!("has sizes {shape:?}, but must have {} axes", port.shape.len()));
-    }
-    for (axis, (got, want)) in shape.iter().zip(&port.shape).enumerate() {
-        if want.as_const().is_some_and(|n| usize::try_from(n) != Ok(*got)) {
-            return wrong(format!("has size {got} at axis {axis}, but must have {want}"));
-        }
-        if want.upper().is_some_and(|n| usize::try_from(n).is_ok_and(|n| *got > n)) {
-            return wrong(format!(
-                "has size {got} at axis {axis}, but {want} is at most {}",
-                want.upper().unwrap_or(0)
-            ));
-        }
-    }
-    if what == "input" && dtype.is_packed() {
-        let dims: Vec<rlx_ir::Dim> = shape.iter().map(|d| (*d).into()).collect();
-        let need = byte_count(dtype, &dims, &Bindings::new())?;
-        if need != bytes {
-            return wrong(format!("has {bytes} bytes, but {dtype}{shape:?} needs {need}"));
-        }
-    }
-    if let Some(size) = dtype.bytes() {
-        let need = rlx_ir::tensor::count(shape)?.checked_mul(size);
-        if need != Some(bytes) {
-            return wrong(format!(
-                "has {bytes} bytes, but {dtype}{shape:?} needs {}",
-                need.unwrap_or(usize::MAX)
-            ));
-        }
-    }
-    Ok(())
+    Ok(Arc::new_uninit_slice(bytes))
 }
 
 impl Context {
-    fn new(bound: &Bound, threads: usize, inputs: usize, outputs: usize) -> Result<Context> {
+    fn new(bound: &Bound, threads: usize) -> Result<Context> {
         let mut c = Context {
             arena: Buffer::new(0),
             scratch: Buffer::new(0),
-            inputs: Vec::with_capacity(inputs),
-            outputs: Vec::with_capacity(outputs),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            params: Vec::new(),
         };
         c.fit(bound, threads)?;
         Ok(c)
@@ -781,39 +644,5 @@ impl Context {
     unsafe fn scratch(&self, bound: &Bound, threads: usize) -> Scratch {
         // SAFETY: the buffer is as large as `fit` made it.
         unsafe { Scratch::new(self.scratch.ptr(), bound.scratch, threads) }
-    }
-}
-
-/// Times every call.
-struct Recorder<'a> {
-    loaded: &'a Loaded,
-    bound: &'a Bound,
-    profile: Profile,
-    began: Instant,
-}
-
-impl Watch for Recorder<'_> {
-    fn call(&mut self, index: usize, _args: &[Ptr<u8>], run: &mut dyn FnMut()) {
-        let start = self.began.elapsed();
-        run();
-        let time = self.began.elapsed() - start;
-        let p = &self.loaded.program;
-        let Some(call) = p.calls.get(index) else { return };
-        let bytes = match p.kernel(call) {
-            Ok(k) => k
-                .args
-                .iter()
-                .map(|a| {
-                    // What is repeated is read once.
-                    let sizes = a.shape.iter().zip(&a.strides);
-                    let own = sizes.filter(|(_, s)| self.bound.sizes.get(s.0 as usize) != Some(&0));
-                    let n: usize = own.map(|(d, _)| self.bound.size(*d)).product();
-                    (n * a.dtype.bytes().unwrap_or(1)) as u64
-                })
-                .sum(),
-            Err(_) => 0,
-        };
-        let flops = self.bound.kernels.get(call.kernel as usize).map_or(0, |k| k.flops);
-        self.profile.calls.push(Timed { label: call.label.clone(), start, time, flops, bytes });
     }
 }

@@ -27,28 +27,34 @@ impl Level {
 
     /// Every level that this machine has, the best last.
     pub fn available() -> Vec<Level> {
-        #[allow(unused_mut)]
-        let mut out = vec![Level::Baseline];
+        let all = [Level::Baseline, Level::Neon, Level::Avx2, Level::Avx512];
+        all.into_iter().filter(|l| l.is_available()).collect()
+    }
+
+    /// Whether the machine has this level.
+    pub fn is_available(self) -> bool {
         #[cfg(target_arch = "x86_64")]
-        {
-            let avx2 = is_x86_feature_detected!("avx2")
+        let avx2 = || {
+            is_x86_feature_detected!("avx2")
                 && is_x86_feature_detected!("fma")
-                && is_x86_feature_detected!("f16c");
-            if avx2 {
-                out.push(Level::Avx2);
+                && is_x86_feature_detected!("f16c")
+        };
+        match self {
+            Level::Baseline => true,
+            Level::Neon => cfg!(target_arch = "aarch64"),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => avx2(),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => {
+                avx2()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
             }
-            if avx2
-                && is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512dq")
-                && is_x86_feature_detected!("avx512vl")
-            {
-                out.push(Level::Avx512);
-            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Level::Avx2 | Level::Avx512 => false,
         }
-        #[cfg(target_arch = "aarch64")]
-        out.push(Level::Neon);
-        out
     }
 
     /// The level of that name.
@@ -108,7 +114,7 @@ macro_rules! each_level {
             unsafe { $f($($a),*) }
         }
         let level: $crate::level::Level = $level;
-        debug_assert!($crate::level::Level::available().contains(&level));
+        debug_assert!(level.is_available());
         match level {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the machine has the level, for levels come from `Level::available`.

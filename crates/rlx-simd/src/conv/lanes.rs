@@ -388,7 +388,7 @@ macro_rules! number {
                     // SAFETY: as above.
                     unsafe { work.run::<$narrow>() }
                 }
-                debug_assert!(Level::available().contains(&level));
+                debug_assert!(level.is_available());
                 match level {
                     #[cfg(target_arch = "x86_64")]
                     // SAFETY: levels come from `Level::available`.

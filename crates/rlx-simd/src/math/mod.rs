@@ -48,7 +48,7 @@ macro_rules! functions {
             $(#[$doc])*
             pub fn $name(level: Level, dst: &mut [f32], x: &[f32]) {
                 let n = dst.len().min(x.len());
-                debug_assert!(Level::available().contains(&level));
+                debug_assert!(level.is_available());
                 // SAFETY: both slices have n elements and do not overlap; the machine has the level.
                 unsafe { kernel::$name(level)(n, dst.as_mut_ptr().cast(), x.as_ptr().cast()) }
             }

@@ -1,0 +1,156 @@
+//! Params: from files, shared, set again, prepared once; and what bf16 makes of them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod common;
+
+use common::{Model, encoder, engine, gpt, mamba, options, same_bits};
+use rlx::func::PortKind;
+use rlx::{Code, CompileOptions, DType, Data, Device, Executable, Func, Graph, Precision, Tensor, dim};
+use rlx_conformance::models;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A file of the params of a model, and its path.
+fn saved(f: &Func, data: &[(String, Tensor)], name: &str) -> PathBuf {
+    let list = models::ports(f, data, PortKind::Param);
+    let views = list.iter().map(|(n, t)| {
+        let dtype = match t.dtype() {
+            DType::F32 => safetensors::Dtype::F32,
+            d => panic!("{d}"),
+        };
+        (*n, safetensors::tensor::TensorView::new(dtype, t.shape().to_vec(), t.bytes()).unwrap())
+    });
+    let bytes = safetensors::serialize(views, None).unwrap();
+    let path = std::env::temp_dir().join(format!("rlx-{}-{name}.safetensors", std::process::id()));
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+#[test]
+fn a_file_sets_the_params() {
+    let f = encoder().graph().unwrap().finish().unwrap();
+    let m = Model::new(&f, &[("batch", 2), ("seq", 9)], &options(2));
+    let path = saved(&f, &m.data, "encoder");
+    let from_file = rlx::compile_with(&f, Device::Cpu, &options(2)).unwrap();
+    from_file.params().load(&path).unwrap();
+    assert!(from_file.params().missing().is_empty());
+    // A map stays although the file's name is gone.
+    std::fs::remove_file(&path).unwrap();
+    same_bits(&from_file.run(&m.inputs()).unwrap(), &m.run()).unwrap();
+
+    // A tensor that no param is named after, and one of another shape.
+    let path = saved(&f, &m.data, "other");
+    let other = rlx::compile_with(&gpt(1).graph().unwrap(), Device::Cpu, &options(1)).unwrap();
+    let e = other.params().load(&path).unwrap_err();
+    assert!(e.code() == Code::UnknownName && e.to_string().contains("LayerNorm"), "{e}");
+    let narrow = rlx::nn::Encoder { hidden: 24, ..encoder() }.graph().unwrap();
+    let e = rlx::compile_with(&narrow, Device::Cpu, &options(1)).unwrap().params().load(&path).unwrap_err();
+    assert!(e.code() == Code::BadInput && e.to_string().contains("size 48"), "{e}");
+    std::fs::remove_file(&path).unwrap();
+    let e = other.params().load(&path).unwrap_err();
+    assert!(e.to_string().contains("safetensors"), "{e}");
+}
+
+/// Two executables can read the same bytes; nobody copies them.
+#[test]
+fn data_can_be_shared() {
+    let bytes: Arc<dyn AsRef<[u8]> + Send + Sync> = Arc::new(common::floats(&[64]).bytes().to_vec());
+    let g = Graph::new("scale");
+    let x = g.input("x", DType::F32, [dim("n", 8), 32.into()]);
+    g.output("y", x * g.param("w", DType::F32, [32]));
+    let halves: Vec<Executable> = (0..2)
+        .map(|k| {
+            let e = rlx::compile_with(&g, Device::Cpu, &options(1)).unwrap();
+            let range = 128 * k..128 * (k + 1);
+            let data = Data::Shared { dtype: DType::F32, shape: vec![32], owner: bytes.clone(), range };
+            e.params().set_data("w", data).unwrap();
+            e
+        })
+        .collect();
+    assert_eq!(Arc::strong_count(&bytes), 3);
+    let x = Tensor::new(&[1, 32], &[2f32; 32]).unwrap();
+    for (k, e) in halves.iter().enumerate() {
+        let y = e.run(&[("x", &x)]).unwrap()["y"].to_vec::<f32>().unwrap();
+        assert!(y.iter().enumerate().all(|(i, y)| *y == 2.0 * (32 * k + i) as f32), "{y:?}");
+    }
+    drop(halves);
+    assert_eq!(Arc::strong_count(&bytes), 1);
+}
+
+/// A param that is used as it is, transposed, computed with beforehand, as an index table and element by element.
+#[test]
+fn a_param_can_be_set_again_however_it_is_used() {
+    let g = Graph::new("uses");
+    let x = g.input("x", DType::F32, [dim("n", 8), 16.into()]);
+    let ids = g.input("ids", DType::I32, [dim("n", 8)]);
+    let w = g.param("w", DType::F32, [16, 16]);
+    g.output("plain", x.matmul(w));
+    g.output("transposed", x.matmul(w.t()));
+    g.output("part", x.matmul(w.narrow(1, 3, 5)));
+    g.output("prepared", x.matmul((w * 2.0 + 1.0).tanh()));
+    g.output("square", x.matmul(w.matmul(w)));
+    g.output("rows", w.gather(ids, 0) * x);
+    g.output("alone", w.exp());
+    g.output("itself", w);
+    let f = g.finish().unwrap();
+    let mut m = Model::new(&f, &[("n", 5)], &options(2));
+    for seed in [1, 2, 1] {
+        let new = models::data(&f, &[("n", 5)], seed).unwrap();
+        let w = new.iter().find(|(n, _)| n == "w").unwrap().1.clone();
+        m.exe.params().set("w", w.clone()).unwrap();
+        m.data.iter_mut().find(|(n, _)| n == "w").unwrap().1 = w;
+        same_bits(&m.run(), &Model::with(&f, m.data.clone(), &options(2)).run()).unwrap();
+        let all: Vec<(&str, &Tensor)> = m.data.iter().map(|(n, t)| (n.as_str(), t)).collect();
+        let want = rlx::eval(&f, &all, &rlx::Options::default()).unwrap();
+        for ((name, want), (_, got)) in want.iter().zip(m.run().iter()) {
+            rlx_conformance::device::agree(want, got, 1e-5, 0.0).unwrap_or_else(|e| panic!("{name}: {e}"));
+        }
+    }
+}
+
+/// Params that nothing depends on are params all the same.
+#[test]
+fn unused_params_can_be_set() {
+    let g = Graph::new("unused");
+    let x = g.input("x", DType::F32, [4]);
+    let _ = g.param("w", DType::F32, [4]);
+    g.output("y", x + 1.0);
+    let m = Model::new(&g.finish().unwrap(), &[], &options(1));
+    assert_eq!(m.run()["y"].len(), 4);
+}
+
+/// The largest difference, as a part of the largest element.
+fn off(a: &Tensor, b: &Tensor) -> f64 {
+    let (a, b) = (a.to_f64s().unwrap(), b.to_f64s().unwrap());
+    let top = a.iter().fold(0f64, |m, x| m.max(x.abs()));
+    a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max) / top.max(1e-30)
+}
+
+#[test]
+fn bf16_is_close_and_takes_half_the_memory() {
+    let cases = [
+        (encoder().graph().unwrap().finish().unwrap(), [("batch", 3), ("seq", 17)]),
+        (gpt(2).graph().unwrap(), [("batch", 3), ("seq", 9)]),
+        (gpt(2).training().unwrap(), [("batch", 3), ("seq", 9)]),
+        (mamba(32).graph().unwrap(), [("batch", 3), ("seq", 9)]),
+    ];
+    for (f, sizes) in cases {
+        let with = |precision| {
+            let o = CompileOptions { engine: Some(engine(2)), precision, ..CompileOptions::default() };
+            Model::new(&f, &sizes, &o)
+        };
+        let (wide, narrow) = (with(Precision::F32), with(Precision::Bf16));
+        let (a, b) = (wide.run(), narrow.run());
+        for ((name, x), (_, y)) in a.iter().zip(b.iter()) {
+            let off = off(x, y);
+            // Gradients add up what the products before them were off by.
+            let limit = if name.starts_with("grad.") { 0.05 } else { 0.02 };
+            assert!(off < limit, "{} of {}: off by {off:.1e}", name, f.name);
+        }
+        let differ = a.iter().zip(b.iter()).any(|((_, x), (_, y))| x.bytes() != y.bytes());
+        assert!(differ, "{}: bf16 changed nothing", f.name);
+        let (full, half) = (wide.exe.on_cpu().packed_bytes(), narrow.exe.on_cpu().packed_bytes());
+        println!("{}: packed weights take {full} bytes, in bf16 {half}", f.name);
+        assert!(full > 0 && half * 2 <= full + full / 8, "{}: {full} bytes, in bf16 {half}", f.name);
+    }
+}

@@ -431,7 +431,7 @@ impl Executable {
     fn check(&self, inputs: &Inputs<'_, '_>) -> Result<()> {
         let list = &self.loaded.program.inputs;
         for (k, (name, _)) in inputs.0.iter().enumerate() {
-            if !list.get(k).is_some_and(|p| p.name == *name) && !list.iter().any(|p| p.name == *name) {
+            if list.get(k).is_none_or(|p| p.name != *name) && !list.iter().any(|p| p.name == *name) {
                 let names: Vec<&str> = list.iter().map(|p| p.name.as_str()).collect();
                 let text = format!("no input {name:?}; there are {}", names.join(", "));
                 return Err(Error::new(Code::UnknownName, text));

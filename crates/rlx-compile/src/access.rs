@@ -71,7 +71,7 @@ impl Access {
         for (i, d) in shape.iter().enumerate() {
             let own = self.strides.get(i).cloned().unwrap_or_else(zero);
             if let Some(s) = start.get(i) {
-                offset = offset + s * &own;
+                offset += s * &own;
             }
             let step = step.get(i).copied().unwrap_or(1);
             strides.push(if d.is(1) { zero() } else { own * step });
@@ -113,10 +113,10 @@ impl Access {
             (i, j) = (i + 1, j + 1);
             while have != want {
                 if want.exact_div(&have).is_some() && i < old.len() {
-                    have = have * old.get(i)?.0;
+                    have *= old.get(i)?.0;
                     i += 1;
                 } else if have.exact_div(&want).is_some() && j < new.len() {
-                    want = want * size(j)?;
+                    want *= size(j)?;
                     j += 1;
                 } else {
                     return None;
@@ -134,7 +134,7 @@ impl Access {
             for k in new.get(to..j.min(new.len()))?.iter().rev() {
                 if let (Some(slot), Some(d)) = (strides.get_mut(*k), shape.get(*k)) {
                     *slot = stride.clone();
-                    stride = stride * d;
+                    stride *= d;
                 }
             }
         }

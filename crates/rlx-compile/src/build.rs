@@ -573,7 +573,7 @@ impl Builder<'_, '_> {
             let part = Arg { shape: arg.shape.clone(), ..whole.clone() };
             let len = arg.shape.get(axis).map_or(Dim::constant(0), |s| self.program.sizes.dim(*s));
             let to = (slot, &at * &stride);
-            at = at + len;
+            at += len;
             let kernel = Kernel { work: Work::Copy, args: vec![arg, part] };
             self.call(kernel, vec![from, to], label.clone(), note.clone());
         }
@@ -603,7 +603,7 @@ impl Builder<'_, '_> {
         let mut strides = Vec::new();
         for (i, s) in whole.strides.iter().enumerate() {
             let own = self.program.sizes.dim(*s);
-            offset = offset + lo.get(i).cloned().unwrap_or(Dim::constant(0)) * &own;
+            offset += lo.get(i).cloned().unwrap_or(Dim::constant(0)) * &own;
             strides.push(own * interior.get(i).map_or(1, |n| n.saturating_add(1)));
         }
         let part = Arg { shape: x.shape.clone(), strides: self.program.sizes.ids(&strides), ..whole };

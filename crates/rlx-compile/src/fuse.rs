@@ -50,6 +50,9 @@ struct Use {
     access: Option<Access>,
 }
 
+/// A value that a group reads, and how; `None`: only memory will do.
+type Read = (Value, Option<Access>);
+
 /// The groups of a graph.
 pub struct Fused {
     /// The groups, in no particular order.
@@ -384,7 +387,7 @@ impl Fuser<'_, '_> {
     }
 
     /// How each operand of an item is read over a space.
-    fn reads(&self, i: usize, class: Class, space: &[Dim]) -> Result<Option<Vec<(Value, Option<Access>)>>> {
+    fn reads(&self, i: usize, class: Class, space: &[Dim]) -> Result<Option<Vec<Read>>> {
         let item = self.items.items.get(i).ok_or_else(|| fault("an item is missing"))?;
         let mut out = Vec::new();
         for (k, o) in item.operands.iter().enumerate() {
@@ -408,7 +411,7 @@ impl Fuser<'_, '_> {
         Ok(Some(out))
     }
 
-    fn register(&mut self, g: usize, reads: Vec<(Value, Option<Access>)>) {
+    fn register(&mut self, g: usize, reads: Vec<Read>) {
         for (base, access) in reads {
             if let Some(u) = self.uses.get_mut(base) {
                 u.push(Use { group: g, access });

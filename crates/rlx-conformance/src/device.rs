@@ -147,8 +147,11 @@ pub fn agree(want: &Arr, got: &Tensor, tol: f64, floor: f64) -> std::result::Res
     Ok(())
 }
 
+/// A graph and the data of its ports.
+pub type WithData = (Func, Vec<(String, Tensor)>);
+
 /// The graph of a case's gradient with its data: cotangents are random. `None` if there is nothing to differentiate.
-pub fn gradient(case: &Case) -> Result<Option<(Func, Vec<(String, Tensor)>)>> {
+pub fn gradient(case: &Case) -> Result<Option<WithData>> {
     let (wrt, outputs) = (case.float_ports(), case.float_outputs()?);
     if wrt.is_empty() || outputs.is_empty() {
         return Ok(None);

@@ -1,7 +1,9 @@
 //! What a caller holds: an engine (the threads and the instruction set) and executables.
 
 use crate::bind::{Bound, From, Io, Loaded, Setting, Watch, byte_count, contiguous, no_memory, run};
+use crate::data::{Data, View, ViewMut, check_fits, is_aligned, limits, to_tensor};
 use crate::product;
+use crate::profile::{Profile, Recorder};
 use rlx_compile::program::{Named, Program, SlotId, Work};
 use rlx_ir::dim::Bindings;
 use rlx_ir::op::Step;
@@ -11,7 +13,7 @@ use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Ptr, Scratch};
 use rlx_simd::pool::Pool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// In what precision products are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,76 +77,6 @@ impl rlx_compile::Target for Target {
     }
 }
 
-/// A tensor that somebody else keeps.
-#[derive(Clone, Copy, Debug)]
-pub struct View<'a> {
-    /// The dtype.
-    pub dtype: DType,
-    /// The sizes.
-    pub shape: &'a [usize],
-    /// The elements, row-major.
-    pub bytes: &'a [u8],
-}
-
-/// A tensor to be written that somebody else keeps.
-#[derive(Debug)]
-pub struct ViewMut<'a> {
-    /// The dtype.
-    pub dtype: DType,
-    /// The sizes.
-    pub shape: &'a [usize],
-    /// The elements, row-major.
-    pub bytes: &'a mut [u8],
-}
-
-/// The data of a param.
-#[derive(Clone)]
-pub enum Data {
-    /// A tensor.
-    Tensor(Tensor),
-    /// Part of something larger, such as a mapped file: what keeps it, and the bytes within.
-    Shared {
-        /// The dtype.
-        dtype: DType,
-        /// The sizes.
-        shape: Vec<usize>,
-        /// Keeps the bytes.
-        owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
-        /// Where they are.
-        range: std::ops::Range<usize>,
-    },
-}
-
-impl std::fmt::Debug for Data {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}{:?}", self.dtype(), self.shape())
-    }
-}
-
-impl Data {
-    /// The dtype.
-    pub fn dtype(&self) -> DType {
-        match self {
-            Data::Tensor(t) => t.dtype(),
-            Data::Shared { dtype, .. } => *dtype,
-        }
-    }
-    /// The sizes.
-    pub fn shape(&self) -> &[usize] {
-        match self {
-            Data::Tensor(t) => t.shape(),
-            Data::Shared { shape, .. } => shape,
-        }
-    }
-    /// The bytes, of the first plane for a packed tensor.
-    pub fn bytes(&self) -> &[u8] {
-        match self {
-            Data::Tensor(t) => t.bytes(),
-            Data::Shared { owner, range, .. } => (**owner).as_ref().get(range.clone()).unwrap_or_default(),
-        }
-    }
-}
-
 /// A param where kernels can read it.
 enum Kept {
     /// As it was given.
@@ -195,12 +127,15 @@ impl<'a> Inputs<'_, 'a> {
 /// The plans of the sizes that were used last.
 const PLANS: usize = 16;
 
+/// The shape of each output.
+type Shapes = Arc<Vec<Vec<usize>>>;
+
 struct Planned {
     /// The sizes of all inputs, one behind the other.
     key: Vec<usize>,
     bound: Arc<Bound>,
     /// The shape of each output.
-    outputs: Arc<Vec<Vec<usize>>>,
+    outputs: Shapes,
     used: u64,
 }
 
@@ -217,30 +152,6 @@ pub struct Executable {
     limits: Vec<Vec<Option<usize>>>,
     plans: Mutex<(u64, Vec<Planned>)>,
     contexts: Mutex<Vec<Context>>,
-}
-
-/// What a run took: per call, its time.
-#[derive(Clone, Debug, Default)]
-pub struct Profile {
-    /// The calls in order.
-    pub calls: Vec<Timed>,
-    /// The whole run.
-    pub total: Duration,
-}
-
-/// The time of a call.
-#[derive(Clone, Debug)]
-pub struct Timed {
-    /// The ops that it stands for.
-    pub label: String,
-    /// Since the start of the run.
-    pub start: Duration,
-    /// How long it took.
-    pub time: Duration,
-    /// Arithmetic operations.
-    pub flops: u64,
-    /// Bytes that it reads and writes at least.
-    pub bytes: u64,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -315,7 +226,7 @@ impl Executable {
         })?;
         let param = list.get(k).ok_or_else(|| Error::new(Code::Verify, "a param is missing"))?;
         check_fits("param", param, &[], data.dtype(), data.shape(), data.bytes().len())?;
-        let aligned = data.bytes().as_ptr() as usize % param.dtype.bytes().unwrap_or(1) == 0;
+        let aligned = is_aligned(data.bytes(), param.dtype);
         let kept = match &data {
             Data::Tensor(t) if t.dtype().is_packed() => Kept::Copied(contiguous(t).ok_or_else(no_memory)?),
             d if !aligned => {
@@ -338,6 +249,15 @@ impl Executable {
         let params = self.params.read().unwrap_or_else(PoisonError::into_inner);
         let list = self.loaded.program.params.iter().zip(&params.given);
         list.filter(|(_, g)| g.is_none()).map(|(p, _)| p.name.as_str()).collect()
+    }
+
+    /// The bytes of packed weights: what a run reads instead of the params that products take.
+    pub fn packed_bytes(&self) -> usize {
+        let params = self.params.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<&Arc<PackedB>> = params.packed.iter().flatten().collect();
+        all.sort_by_key(|p| Arc::as_ptr(p));
+        all.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        all.iter().map(|p| p.bytes()).sum()
     }
 
     /// Packs the params, if any was set since the last time. A run does it by itself.
@@ -452,7 +372,7 @@ impl Executable {
     }
 
     /// The plan for inputs of these shapes.
-    fn planned(&self, inputs: &Inputs<'_, '_>) -> Result<(Arc<Bound>, Arc<Vec<Vec<usize>>>)> {
+    fn planned(&self, inputs: &Inputs<'_, '_>) -> Result<(Arc<Bound>, Shapes)> {
         let mut plans = lock(&self.plans);
         plans.0 += 1;
         let now = plans.0;
@@ -520,7 +440,7 @@ impl Executable {
     fn check(&self, inputs: &Inputs<'_, '_>) -> Result<()> {
         let list = &self.loaded.program.inputs;
         for (k, (name, _)) in inputs.0.iter().enumerate() {
-            if !list.get(k).is_some_and(|p| p.name == *name) && !list.iter().any(|p| p.name == *name) {
+            if list.get(k).is_none_or(|p| p.name != *name) && !list.iter().any(|p| p.name == *name) {
                 let names: Vec<&str> = list.iter().map(|p| p.name.as_str()).collect();
                 let text = format!("no input {name:?}; there are {}", names.join(", "));
                 return Err(Error::new(Code::UnknownName, text));
@@ -616,7 +536,7 @@ impl Executable {
         }
         for ((o, n), shape) in outputs.iter().zip(&program.outputs).zip(shapes.iter()) {
             let need = shape.iter().product::<usize>() * n.dtype.bytes().unwrap_or(0);
-            let aligned = o.bytes.as_ptr() as usize % n.dtype.bytes().unwrap_or(1) == 0;
+            let aligned = is_aligned(o.bytes, n.dtype);
             if o.dtype != n.dtype
                 || o.shape != shape.as_slice()
                 || o.bytes.len() != need
@@ -657,7 +577,7 @@ impl Executable {
         context.inputs.clear();
         let mut copies: Vec<Buffer> = Vec::new();
         for (p, v) in self.ordered(inputs) {
-            let aligned = v.bytes.as_ptr() as usize % p.dtype.bytes().unwrap_or(1) == 0;
+            let aligned = is_aligned(v.bytes, p.dtype);
             context.inputs.push(if aligned {
                 Ptr(v.bytes.as_ptr().cast_mut())
             } else {
@@ -701,77 +621,6 @@ fn uninit(bytes: usize) -> Result<Arc<[std::mem::MaybeUninit<u8>]>> {
     Ok(Arc::new_uninit_slice(bytes))
 }
 
-/// The tensor of a dtype and shape from bytes in the order in which programs keep them.
-fn to_tensor(dtype: DType, shape: &[usize], bytes: Arc<[u8]>) -> Result<Tensor> {
-    let DType::Packed(scheme) = dtype else { return Tensor::from_bytes(dtype, shape, bytes) };
-    let planes = scheme.planes(shape).map_err(|e| Error::new(Code::Quant, e.to_string()))?;
-    let mut at = 0;
-    let mut out: Vec<Arc<[u8]>> = Vec::new();
-    for p in planes {
-        out.push(bytes.get(at..at + p.bytes).unwrap_or_default().into());
-        at += p.bytes.div_ceil(64) * 64;
-    }
-    Tensor::packed(scheme, shape, out)
-}
-
-/// The planes of a packed tensor one behind the other, each padded to a multiple of 64 bytes: the bytes of its [`View`].
-pub fn planes(t: &Tensor) -> Vec<u8> {
-    let mut out = Vec::new();
-    for p in t.planes() {
-        out.extend_from_slice(p);
-        out.resize(out.len().div_ceil(64) * 64, 0);
-    }
-    out
-}
-
-/// The most that each size of a port can be.
-fn limits(port: &Named) -> Vec<Option<usize>> {
-    port.shape.iter().map(|d| d.upper().and_then(|n| usize::try_from(n).ok())).collect()
-}
-
-/// Dtype, number of axes and length of what is given are those of the port.
-fn check_fits(
-    what: &str,
-    port: &Named,
-    limits: &[Option<usize>],
-    dtype: DType,
-    shape: &[usize],
-    bytes: usize,
-) -> Result<()> {
-    let wrong = |text: String| Err(Error::new(Code::BadInput, format!("{what} {:?} {text}", port.name)));
-    if dtype != port.dtype {
-        return wrong(format!("is {dtype}, but must be {}", port.dtype));
-    }
-    if shape.len() != port.shape.len() {
-        return wrong(format!("has sizes {shape:?}, but must have {} axes", port.shape.len()));
-    }
-    for (axis, (got, want)) in shape.iter().zip(&port.shape).enumerate() {
-        if want.as_const().is_some_and(|n| usize::try_from(n) != Ok(*got)) {
-            return wrong(format!("has size {got} at axis {axis}, but must have {want}"));
-        }
-        if let Some(limit) = limits.get(axis).copied().flatten().filter(|n| got > n) {
-            return wrong(format!("has size {got} at axis {axis}, but {want} is at most {limit}"));
-        }
-    }
-    if what == "input" && dtype.is_packed() {
-        let dims: Vec<rlx_ir::Dim> = shape.iter().map(|d| (*d).into()).collect();
-        let need = byte_count(dtype, &dims, &Bindings::new())?;
-        if need != bytes {
-            return wrong(format!("has {bytes} bytes, but {dtype}{shape:?} needs {need}"));
-        }
-    }
-    if let Some(size) = dtype.bytes() {
-        let need = rlx_ir::tensor::count(shape)?.checked_mul(size);
-        if need != Some(bytes) {
-            return wrong(format!(
-                "has {bytes} bytes, but {dtype}{shape:?} needs {}",
-                need.unwrap_or(usize::MAX)
-            ));
-        }
-    }
-    Ok(())
-}
-
 impl Context {
     fn new(bound: &Bound, threads: usize) -> Result<Context> {
         let mut c = Context {
@@ -804,39 +653,5 @@ impl Context {
     unsafe fn scratch(&self, bound: &Bound, threads: usize) -> Scratch {
         // SAFETY: the buffer is as large as `fit` made it.
         unsafe { Scratch::new(self.scratch.ptr(), bound.scratch, threads) }
-    }
-}
-
-/// Times every call.
-struct Recorder<'a> {
-    loaded: &'a Loaded,
-    bound: &'a Bound,
-    profile: Profile,
-    began: Instant,
-}
-
-impl Watch for Recorder<'_> {
-    fn call(&mut self, index: usize, _args: &[Ptr<u8>], run: &mut dyn FnMut()) {
-        let start = self.began.elapsed();
-        run();
-        let time = self.began.elapsed() - start;
-        let p = &self.loaded.program;
-        let Some(call) = p.calls.get(index) else { return };
-        let bytes = match p.kernel(call) {
-            Ok(k) => k
-                .args
-                .iter()
-                .map(|a| {
-                    // What is repeated is read once.
-                    let sizes = a.shape.iter().zip(&a.strides);
-                    let own = sizes.filter(|(_, s)| self.bound.sizes.get(s.0 as usize) != Some(&0));
-                    let n: usize = own.map(|(d, _)| self.bound.size(*d)).product();
-                    (n * a.dtype.bytes().unwrap_or(1)) as u64
-                })
-                .sum(),
-            Err(_) => 0,
-        };
-        let flops = self.bound.kernels.get(call.kernel as usize).map_or(0, |k| k.flops);
-        self.profile.calls.push(Timed { label: call.label.clone(), start, time, flops, bytes });
     }
 }

@@ -132,7 +132,7 @@ pub(crate) fn bind(
                 // SAFETY: every address is within the scratch space that was asked for, or one of the call's.
                 unsafe {
                     let base = cx.scratch.shared::<u8>(inner + 2 * pair + truth + 2 * lists);
-                    let buffers = [base.add(inner), base.add(inner + pair)];
+                    let buffer = |turn: usize| base.add(inner + (turn & 1) * pair);
                     let holds = Ptr(base.add(inner + 2 * pair));
                     let mut state = List::new(base.add(inner + 2 * pair + truth), ins);
                     let mut next = List::new(
@@ -154,7 +154,7 @@ pub(crate) fn bind(
                                 }
                             }
                         }
-                        let mut at = buffers[(turns & 1) as usize];
+                        let mut at = buffer(turns as usize);
                         for (k, bytes) in sizes.iter().enumerate() {
                             next.set(k, Ptr(at));
                             at = at.add(round_up(*bytes));
@@ -201,7 +201,7 @@ pub(crate) fn bind(
                 // SAFETY: every address is within the scratch space that was asked for, or one of the call's.
                 unsafe {
                     let base = cx.scratch.shared::<u8>(total);
-                    let buffers = [base.add(inner), base.add(inner + pair)];
+                    let buffer = |turn: usize| base.add(inner + (turn & 1) * pair);
                     let mut state = List::new(base.add(inner + 2 * pair), ins);
                     let mut next = List::new(base.add(inner + 2 * pair + lists), outs);
                     for turn in 0..length {
@@ -211,7 +211,7 @@ pub(crate) fn bind(
                                 state.set(carries + k, Ptr(x.0.add(i * bytes)));
                             }
                         }
-                        let mut at = buffers[turn & 1];
+                        let mut at = buffer(turn);
                         for (k, bytes) in sizes.iter().enumerate() {
                             if k < carries {
                                 next.set(k, Ptr(at));

@@ -1,15 +1,19 @@
 //! The CPU engine: binds a [`Program`](rlx_compile::Program) to sizes and runs it.
 //!
-//! Read in this order: [`exec`]: what a caller holds; `bind`: a program at known sizes; `kernels`, `product`, `flow`: what
+//! Read in this order: [`exec`]: what a caller holds; [`data`]: what goes in and out; [`profile`]: what a run took; `bind`: a program at known sizes; `kernels`, `product`, `flow`: what
 //! each kernel calls; [`region`]: fused element-wise work; [`roofline`]: what the machine can do at most.
 
 mod bind;
+pub mod data;
 pub mod exec;
 mod flow;
 mod kernels;
 mod product;
+pub mod profile;
 pub mod region;
 pub mod roofline;
 
-pub use exec::{Data, Engine, Executable, Precision, Settings, Target, View, ViewMut};
+pub use data::{Data, View, ViewMut};
+pub use exec::{Engine, Executable, Precision, Settings, Target};
+pub use profile::{Profile, Timed};
 pub use rlx_simd::level::Level;

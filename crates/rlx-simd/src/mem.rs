@@ -68,6 +68,17 @@ impl<T> Clone for Ptr<T> {
     }
 }
 impl<T> Copy for Ptr<T> {}
+
+impl<T> Ptr<T> {
+    /// The address of the element `n` places on.
+    ///
+    /// # Safety
+    /// It is within the same memory.
+    pub unsafe fn add(self, n: usize) -> Ptr<T> {
+        // SAFETY: as promised by the caller.
+        Ptr(unsafe { self.0.add(n) })
+    }
+}
 // SAFETY: an address alone does nothing; every use through it gives its own reason.
 unsafe impl<T> Send for Ptr<T> {}
 // SAFETY: as above.

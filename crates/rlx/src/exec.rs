@@ -2,8 +2,7 @@
 
 use rlx_compile::fuse::Limits;
 use rlx_compile::program::Program;
-use rlx_cpu::exec::Profile;
-use rlx_cpu::{Data, Engine, Precision, Settings, View, ViewMut};
+use rlx_cpu::{Data, Engine, Precision, Profile, Settings, View, ViewMut};
 use rlx_ir::func::Source;
 use rlx_ir::{Code, Error, Func, Graph, Result, Tensor};
 use std::borrow::Cow;
@@ -158,7 +157,7 @@ impl Index<&str> for Outputs {
 fn joined(inputs: &[(&str, &Tensor)]) -> Vec<Vec<u8>> {
     inputs
         .iter()
-        .map(|(_, t)| if t.dtype().is_packed() { rlx_cpu::exec::planes(t) } else { Vec::new() })
+        .map(|(_, t)| if t.dtype().is_packed() { rlx_cpu::data::planes(t) } else { Vec::new() })
         .collect()
 }
 

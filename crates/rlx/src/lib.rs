@@ -30,8 +30,7 @@ pub mod weights;
 pub use exec::{CompileOptions, Device, Executable, Outputs, Params, compile, compile_with};
 pub use rlx_compile::plan::Report;
 pub use rlx_compile::program::Program;
-pub use rlx_cpu::exec::{Profile, Timed};
-pub use rlx_cpu::{Data, Engine, Precision, Settings, View, ViewMut};
+pub use rlx_cpu::{Data, Engine, Precision, Profile, Settings, Timed, View, ViewMut};
 pub use rlx_ir::*;
 
 /// What most programs need.

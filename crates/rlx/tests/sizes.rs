@@ -15,7 +15,8 @@ fn a_graph_with_bounds_gives_what_one_with_constants_gives() {
     let e = encoder();
     let f = e.graph().unwrap().finish().unwrap();
     let mut m = Model::new(&f, &[("batch", 1), ("seq", 1)], &options);
-    for (batch, seq) in [(1, 1), (1, 40), (6, 40), (2, 17), (5, 3), (3, 32), (0, 4), (4, 0), (1, 1), (6, 40)] {
+    for (batch, seq) in [(1, 1), (1, 40), (6, 40), (2, 17), (5, 3), (3, 32), (0, 4), (4, 0), (1, 1), (6, 40)]
+    {
         let sizes = [("batch", batch), ("seq", seq)];
         m.resize(&sizes);
         let got = m.run();

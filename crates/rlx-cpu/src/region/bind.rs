@@ -1,5 +1,6 @@
 //! From a region of a program and concrete sizes to resolved instructions.
 
+use super::known;
 use super::{BoundArg, BoundRegion, Folding, Lanes, Mode, Op, Place, columns};
 use rlx_compile::program::{Inst, Kernel, Reg, Region, SizeId, fault};
 use rlx_ir::op::step::Fold;
@@ -185,7 +186,7 @@ pub fn bind(
             flops: count as u64 * lanes as u64 * flops as u64,
         },
     };
-    b.recognise();
+    (b.known, b.dead) = known::recognise(region);
     b.arguments(row_sizes);
     b.classify();
     let folds = region.code.iter().any(|i| matches!(i, Inst::Fold { .. }));
@@ -321,70 +322,6 @@ impl Binder<'_> {
             let width = store_of(a.dtype).map_or(4, |s| s.kind().bytes());
             self.out.args.push(BoundArg { bytes, width, rows, lanes: merge(lanes) });
         }
-    }
-
-    /// The instruction that sets a register, if it is that function in f32.
-    fn scalar(&self, r: Reg, want: Scalar) -> Option<&[Reg]> {
-        match self.region.code.get(r as usize)? {
-            Inst::Scalar { op, dtype, args } if *op == want && *dtype != DType::F64 => Some(args),
-            _ => None,
-        }
-    }
-
-    /// The other operand of a product with that number.
-    fn times(&self, r: Reg, factor: f32) -> Option<Reg> {
-        let [a, b] = self.scalar(r, Scalar::Mul)? else { return None };
-        let is = |r: Reg| match self.region.code.get(r as usize) {
-            Some(Inst::Number(DType::F32, bytes)) => bytes.as_slice() == factor.to_le_bytes(),
-            _ => false,
-        };
-        if is(*b) { Some(*a) } else { is(*a).then_some(*b) }
-    }
-
-    /// Finds gelu and silu, for which there are loops that are faster than their parts.
-    fn recognise(&mut self) {
-        let code = &self.region.code;
-        let mut uses = vec![0usize; code.len()];
-        code.iter().flat_map(reads).for_each(|r| {
-            if let Some(n) = uses.get_mut(*r as usize) {
-                *n += 1;
-            }
-        });
-        let single = |r: Reg| uses.get(r as usize) == Some(&1);
-        let mut dead = vec![false; code.len()];
-        for i in code {
-            let mut found = None;
-            if let (Inst::Scalar { op: Scalar::Mul, dtype, args }, [a, b]) = (i, reads(i))
-                && *dtype != DType::F64
-                && args.len() == 2
-            {
-                for (p, q) in [(*a, *b), (*b, *a)] {
-                    // x/2 · erfc(−x/√2)
-                    if let Some(half) = self.times(p, 0.5).filter(|_| single(p))
-                        && let Some([inner]) = self.scalar(q, Scalar::Erfc).filter(|_| single(q))
-                        && let Some(x) = self.times(*inner, -std::f32::consts::FRAC_1_SQRT_2)
-                        && x == half
-                        && single(*inner)
-                    {
-                        found = Some((Unary::Gelu, x, vec![p, q, *inner]));
-                    }
-                    if let Some([x]) = self.scalar(q, Scalar::Sigmoid).filter(|_| single(q))
-                        && *x == p
-                    {
-                        found = Some((Unary::Silu, p, vec![q]));
-                    }
-                }
-            }
-            if let Some((_, _, parts)) = &found {
-                parts.iter().for_each(|p| {
-                    if let Some(d) = dead.get_mut(*p as usize) {
-                        *d = true;
-                    }
-                });
-            }
-            self.known.push(found.map(|(u, x, _)| (u, x)));
-        }
-        self.dead = dead;
     }
 
     /// The registers that instruction `r` reads.

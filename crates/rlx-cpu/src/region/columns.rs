@@ -266,9 +266,8 @@ impl Columns {
         // SAFETY (of all below): tasks have rows or parts of their own, workers have tables of their own, and addresses are
         // within the arguments, as promised by the caller, or within the shared scratch space.
         let acc = |part: usize, k: usize| {
-            let shared = shared;
             // SAFETY: as above.
-            Ptr(unsafe { shared.0.add(part * part_bytes + self.acc_bytes(k)) })
+            unsafe { shared.add(part * part_bytes + self.acc_bytes(k)) }
         };
         pool.run(tiles * self.parts, |task, worker| {
             let (part, tile) = (task / tiles, task % tiles);

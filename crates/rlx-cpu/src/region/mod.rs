@@ -10,6 +10,7 @@
 
 mod bind;
 mod columns;
+mod known;
 mod run;
 
 pub use bind::bind;

@@ -146,8 +146,7 @@ impl BoundRegion {
                 w.go(&self.head, 1);
                 let from = part * self.grain;
                 w.lanes(from..(from + self.grain).min(self.lanes));
-                let all = partial;
-                std::ptr::copy_nonoverlapping(w.accs.cast::<[u8; 8]>(), all.0.add(task * folds), folds);
+                std::ptr::copy_nonoverlapping(w.accs.cast::<[u8; 8]>(), partial.add(task * folds).0, folds);
             }
         });
         // SAFETY: no task runs any more.

@@ -1,7 +1,7 @@
 //! The project's chores, each as one command: `cargo xtask NAME`.
 //!
 //! Read [`steps`] for what a change must pass, [`walkthrough`] (with [`blocks`]) for the proof that
-//! ARCHITECTURE.md tells the truth, [`vectors`] for where test vectors come from, [`bench`] for
+//! ARCHITECTURE.md tells the truth, [`vectors`] for where test vectors come from, [`mod@bench`] for
 //! who RLX is measured beside. [`run`] starts processes.
 
 mod bench;

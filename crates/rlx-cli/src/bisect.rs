@@ -1,21 +1,32 @@
 //! `rlx run --bisect`: the first step that disagrees with the oracle.
 //!
-//! First the oracle runs the graph before and after it is rewritten and expanded: if the two disagree, a rewrite is at fault.
-//! Then every value of the expanded graph becomes an output of a program without fusion, and each is compared with the
-//! oracle in the order of the graph. If all agree but the outputs of the fused program do not, fusion is at fault: then
-//! single values are asked of fused programs until one that agrees stands before one that does not.
+//! If the outputs agree, so does everything that matters: sums that are 0 but for rounding are off by any factor. Else the
+//! oracle runs the graph as it was and as it was rewritten and expanded: if the two disagree, a rewrite is at fault. Then
+//! every value of the expanded graph is computed without fusion. The first node that is off when the oracle gets the
+//! device's own operands is at fault; if there is none, it is the numbers: the first node that is off on a path of such nodes
+//! to the output. If all these agree, fusion is at fault: then single values are asked of fused programs.
 
-use crate::compare::{Errors, errors};
-use crate::data::Given;
+use crate::compare::{Errors, errors, errors_beside};
+use crate::data::{Given, bound};
 use crate::engine::ready;
 use crate::failure::{Failure, Result};
-use rlx::func::{Def, Output, PortKind};
+use rlx::func::{Def, Output, PortKind, Source};
 use rlx::op::Step;
 use rlx::oracle::Arr;
 use rlx::{
-    CompileOptions, DType, Device, Func, Graph, Node, Options, Precision, Tensor, ValueId, eval, tools,
+    CompileOptions, DType, Device, Func, Graph, Node, Options, Precision, Tensor, ValueId, dim, eval, tools,
 };
 use std::io::Write;
+
+/// Whose fault it is.
+enum Fault {
+    /// That of the step itself.
+    Step,
+    /// That of the numbers: the step magnifies the rounding of its operands.
+    Numbers,
+    /// That of fusion.
+    Fusion,
+}
 
 /// What was found.
 struct Finding {
@@ -23,10 +34,7 @@ struct Finding {
     node: usize,
     errors: Errors,
     tolerance: f64,
-    /// The error of the node alone: the oracle's node on the device's operands.
-    own: Option<f64>,
-    /// Whether only fusion brings it about.
-    fused: bool,
+    fault: Fault,
 }
 
 pub(crate) fn bisect(
@@ -37,54 +45,31 @@ pub(crate) fn bisect(
     out: &mut impl Write,
 ) -> Result<()> {
     let stages = tools::stages(f, device, options)?;
-    let expanded = stages.expanded;
-    let all = with_outputs(&expanded, 0..expanded.nodes.len());
-    let tolerances = tolerances(&expanded, options.precision);
-    for ((o, want), got) in expanded.outputs.iter().zip(oracle(f, data)?).zip(oracle(&expanded, data)?) {
-        let e = errors(&want, &got.to_tensor()?)?;
-        let most = tolerances.iter().fold(0f64, |a, b| a.max(*b));
-        if e.relative > most.max(f64::from(f32::EPSILON)) {
-            let rules: Vec<&str> = stages.rewritten.fired.iter().map(|(rule, _)| *rule).collect();
-            writeln!(
-                out,
-                "output {} is off by {:.2e} after rewriting, on the oracle itself",
-                o.name, e.relative
-            )?;
-            writeln!(out, "  rules that fired: {}", rules.join(", "))?;
-            return Err(Failure::other(format!("rewriting changes the output {}", o.name)));
-        }
+    let search = Search::new(&stages.expanded, device, options, data)?;
+    let want = oracle(f, data)?;
+    let got = on_device(f, device, options, data)?;
+    let (bad, worst) = search.bad_outputs(&want, &got)?;
+    let Some(first) = bad.first() else {
+        let (count, outputs) = (search.f.nodes.len(), f.outputs.len());
+        let line = format!(
+            "{outputs} outputs of {count} steps agree with the oracle: the worst is off by {worst:.1e}"
+        );
+        return Ok(writeln!(out, "{line}")?);
+    };
+    let rewritten: Vec<Tensor> =
+        oracle(search.f, data)?.iter().map(Arr::to_tensor).collect::<rlx::Result<_>>()?;
+    let (changed, _) = search.bad_outputs(&want, &rewritten)?;
+    if let Some(name) = changed.first().and_then(|k| f.outputs.get(*k)).map(|o| &o.name) {
+        let rules: Vec<&str> = stages.rewritten.fired.iter().map(|(rule, _)| *rule).collect();
+        writeln!(out, "output {name} is off after rewriting, on the oracle itself")?;
+        writeln!(out, "  rules that fired: {}", rules.join(", "))?;
+        return Err(Failure::other(format!("rewriting changes output {name}")));
     }
-    let options = &CompileOptions { rewrite: false, ..options.clone() };
-    let want = oracle(&all, data)?;
-    let apart = CompileOptions { fuse: false, ..options.clone() };
-    let got = on_device(&all, device, &apart, data)?;
-    let mut finding = None;
-    let mut worst = 0f64;
-    for (o, (want, value)) in all.outputs.iter().zip(want.iter().zip(&got)) {
-        let Def::Node(node, _) = expanded.value(o.value)?.def else { continue };
-        let node = node as usize;
-        let e = errors(want, value)?;
-        let tolerance = tolerances.get(node).copied().unwrap_or(0.0);
-        worst = worst.max(e.relative);
-        if !within(&e, tolerance) {
-            let own = alone(&expanded, &all, node, &got, data).unwrap_or(None);
-            finding = Some(Finding { node, errors: e, tolerance, own, fused: false });
-            break;
-        }
-    }
-    if finding.is_none() {
-        finding = fused(&expanded, device, options, data, &all, &want, &tolerances)?;
-    }
-    let count = expanded.nodes.len();
-    match finding {
-        None => Ok(writeln!(
-            out,
-            "all {count} steps and {} outputs agree with the oracle; the worst relative error is {worst:.1e}",
-            expanded.outputs.len()
-        )?),
-        Some(found) => {
-            let line = told(&expanded, &found, out)?;
-            Err(Failure::other(line))
+    match search.find(*first)? {
+        Some(found) => Err(Failure::other(told(search.f, &found, out)?)),
+        None => {
+            let name = f.outputs.get(*first).map_or("", |o| o.name.as_str());
+            Err(Failure::other(format!("output {name} disagrees with the oracle, but no step of it does")))
         }
     }
 }
@@ -100,20 +85,16 @@ fn told(f: &Func, found: &Finding, out: &mut impl Write) -> Result<String> {
     writeln!(out, "step {} of {}: {call}", found.node, f.nodes.len())?;
     writeln!(out, "  written at {}", node.loc)?;
     let e = &found.errors;
-    writeln!(out, "  off by {:.2e}, {:.1e} is allowed on this path", e.relative, found.tolerance)?;
+    writeln!(out, "  off by {:.2e}, where {:.1e} is allowed", e.relative, found.tolerance)?;
     if let Some((i, want, got)) = e.worst {
         writeln!(out, "  worst at element {i}: {got:?}, the oracle says {want:?}")?;
     }
-    if found.fused {
-        writeln!(out, "  unfused it agrees: only the fused program is off")?;
-    } else if let Some(own) = found.own {
-        let whose = if own <= found.tolerance {
-            "the step itself is right: it magnifies the rounding of its operands"
-        } else {
-            "the step itself is off"
-        };
-        writeln!(out, "  on the device's own operands it is off by {own:.2e}: {whose}")?;
-    }
+    let whose = match found.fault {
+        Fault::Step => "the step itself is off: the oracle was given the device's own operands",
+        Fault::Numbers => "the step itself is right: it magnifies the rounding of its operands",
+        Fault::Fusion => "without fusion it agrees: only the fused program is off",
+    };
+    writeln!(out, "  {whose}")?;
     Ok(format!(
         "{} at {} is the first step that disagrees with the oracle: off by {:.2e}",
         node.op.name, node.loc, e.relative
@@ -137,16 +118,218 @@ fn on_device(f: &Func, device: Device, options: &CompileOptions, data: &Given) -
     Ok(ready.exe.run(&ready.inputs)?.into_vec().into_iter().map(|(_, t)| t).collect())
 }
 
-fn within(e: &Errors, tolerance: f64) -> bool {
-    e.relative <= tolerance
+/// The expanded graph with the oracle's values.
+struct Search<'a> {
+    f: &'a Func,
+    device: Device,
+    options: CompileOptions,
+    data: &'a Given,
+    /// What each node may be off by alone.
+    own: Vec<f64>,
+    /// The same with the most that any operand may be off by.
+    path: Vec<f64>,
 }
 
-/// What each node may be off by: its own tolerance and the most that any operand may be off by.
-fn tolerances(f: &Func, precision: Precision) -> Vec<f64> {
-    /// A factor of 2^-8, rounded up: what products of operands in bf16 are off by.
+impl<'a> Search<'a> {
+    fn new(f: &'a Func, device: Device, options: &CompileOptions, data: &'a Given) -> Result<Search<'a>> {
+        // The graph is what rewriting made of it; it is not rewritten again.
+        let options = CompileOptions { rewrite: false, ..options.clone() };
+        let (own, path) = tolerances(f, options.precision);
+        Ok(Search { f, device, options, data, own, path })
+    }
+
+    fn node_of(&self, v: ValueId) -> Option<usize> {
+        match self.f.value(v).ok()?.def {
+            Def::Node(n, _) => Some(n as usize),
+            Def::Port(_) => None,
+        }
+    }
+
+    /// The outputs that are off, and the worst error of all.
+    fn bad_outputs(&self, want: &[Arr], got: &[Tensor]) -> Result<(Vec<usize>, f64)> {
+        let (mut bad, mut worst) = (Vec::new(), 0f64);
+        for (k, ((o, want), got)) in self.f.outputs.iter().zip(want).zip(got).enumerate() {
+            let e = errors(want, got)?;
+            let tolerance = self.node_of(o.value).and_then(|n| self.path.get(n)).copied().unwrap_or(0.0);
+            worst = worst.max(e.relative);
+            if e.relative > tolerance {
+                bad.push(k);
+            }
+        }
+        Ok((bad, worst))
+    }
+
+    /// The node at fault for an output.
+    fn find(&self, output: usize) -> Result<Option<Finding>> {
+        let Some(last) = self.f.outputs.get(output).and_then(|o| self.node_of(o.value)) else {
+            return Ok(None);
+        };
+        let nodes = ancestors(self.f, last);
+        let all = with_outputs(self.f, nodes.iter().copied());
+        let want = oracle(&all, self.data)?;
+        let apart = CompileOptions { fuse: false, ..self.options.clone() };
+        let got = on_device(&all, self.device, &apart, self.data)?;
+        let values = Values { all: &all, want: &want, got: &got };
+        for n in &nodes {
+            let own = self.own.get(*n).copied().unwrap_or(0.0);
+            // A node that the oracle cannot run alone is left to the other checks.
+            if let Ok(Some(e)) = self.alone(*n, &values)
+                && e.relative > own
+            {
+                return Ok(Some(Finding { node: *n, errors: e, tolerance: own, fault: Fault::Step }));
+            }
+        }
+        // Back from the output along nodes that are off.
+        let mut off: Option<Finding> = None;
+        let (mut stack, mut seen) = (vec![last], vec![false; self.f.nodes.len()]);
+        while let Some(n) = stack.pop() {
+            if seen.get_mut(n).is_none_or(|s| std::mem::replace(s, true)) {
+                continue;
+            }
+            let tolerance = self.path.get(n).copied().unwrap_or(0.0);
+            let Some(e) = values.errors(self.f, n)?.filter(|e| e.relative > tolerance) else { continue };
+            if off.as_ref().is_none_or(|o| n < o.node) {
+                off = Some(Finding { node: n, errors: e, tolerance, fault: Fault::Numbers });
+            }
+            let operands = self.f.nodes.get(n).into_iter().flat_map(|n| n.operands.iter().flatten());
+            stack.extend(operands.filter_map(|v| self.node_of(*v)));
+        }
+        match off {
+            Some(found) => Ok(Some(found)),
+            None => self.fused(&nodes, &values),
+        }
+    }
+
+    /// The error of one node alone: the oracle runs it on what the device made of its operands.
+    fn alone(&self, node: usize, values: &Values<'_>) -> Result<Option<Errors>> {
+        let Some(n) = self.f.nodes.get(node) else { return Ok(None) };
+        let mut given: Given = Vec::new();
+        let mut terms = 0f64;
+        for v in n.operands.iter().flatten() {
+            let Some(t) = self.operand(*v, values) else { return Ok(None) };
+            if t.dtype().is_float() {
+                let sizes = t.to_f64s().unwrap_or_default();
+                terms = sizes.iter().filter(|x| x.is_finite()).fold(terms, |m, x| m.max(x.abs()));
+            }
+            given.push((format!("x{}", given.len()), t));
+        }
+        let single = self.single(n, &mut given)?;
+        let mut worst: Option<Errors> = None;
+        for (want, r) in oracle(&single, &given)?.iter().zip(&n.results) {
+            let Some(got) = values.got(*r) else { continue };
+            let e = errors_beside(want, got, terms)?;
+            if worst.as_ref().is_none_or(|w| e.relative > w.relative) {
+                worst = Some(e);
+            }
+        }
+        Ok(worst)
+    }
+
+    /// A value as the device has it.
+    fn operand(&self, v: ValueId, values: &Values<'_>) -> Option<Tensor> {
+        let Def::Port(k) = self.f.value(v).ok()?.def else { return values.got(v).cloned() };
+        let p = self.f.ports.get(k as usize)?;
+        match (self.data.iter().find(|(name, _)| *name == p.name), &p.source) {
+            (Some((_, t)), _) => Some(t.clone()),
+            (None, Some(Source::Inline(t))) => Some(t.clone()),
+            _ => None,
+        }
+    }
+
+    /// A graph of one node whose operands are inputs. Symbols get their values from further inputs, of no use otherwise.
+    fn single(&self, n: &Node, given: &mut Given) -> Result<Func> {
+        let g = Graph::new("step");
+        {
+            let mut operands = Vec::new();
+            for o in &n.operands {
+                operands.push(match o {
+                    Some(v) => {
+                        let name = format!("x{}", operands.iter().flatten().count());
+                        Some(g.port(&name, self.f.ty(*v)?.clone(), PortKind::Input, None))
+                    }
+                    None => None,
+                });
+            }
+            let symbols = self.f.symbols()?;
+            for (name, value) in &bound(self.f, self.data) {
+                let (Some(max), Ok(size)) = (symbols.get(name), usize::try_from(value)) else { continue };
+                let port = format!("dim.{name}");
+                g.input(&port, DType::Bool, [dim(name, *max)]);
+                given.push((port, Tensor::new(&[size], &vec![false; size])?));
+            }
+            for (k, v) in g.emit_at(n, operands).into_iter().enumerate() {
+                g.output(&format!("y{k}"), v);
+            }
+        }
+        Ok(g.finish()?)
+    }
+
+    /// The first of these nodes that is off in a program of its own, with fusion.
+    fn fused(&self, nodes: &[usize], values: &Values<'_>) -> Result<Option<Finding>> {
+        let check = |n: usize| -> Result<Option<Finding>> {
+            let one = with_outputs(self.f, std::iter::once(n));
+            let tolerance = self.path.get(n).copied().unwrap_or(0.0);
+            for (o, got) in one.outputs.iter().zip(&on_device(&one, self.device, &self.options, self.data)?) {
+                let Some(want) = values.want(o.value) else { continue };
+                let errors = errors(want, got)?;
+                if errors.relative > tolerance {
+                    return Ok(Some(Finding { node: n, errors, tolerance, fault: Fault::Fusion }));
+                }
+            }
+            Ok(None)
+        };
+        let (mut low, mut high, mut found) = (0, nodes.len(), None);
+        while low < high {
+            let middle = (low + high) / 2;
+            let Some(node) = nodes.get(middle) else { break };
+            match check(*node)? {
+                Some(off) => (found, high) = (Some(off), middle),
+                None => low = middle + 1,
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The values of some nodes, from the oracle and from the device.
+struct Values<'a> {
+    /// The graph with these values as its outputs.
+    all: &'a Func,
+    want: &'a [Arr],
+    got: &'a [Tensor],
+}
+
+impl Values<'_> {
+    fn at(&self, v: ValueId) -> Option<usize> {
+        // Outputs are in the order of the values.
+        self.all.outputs.binary_search_by_key(&v, |o| o.value).ok()
+    }
+    fn want(&self, v: ValueId) -> Option<&Arr> {
+        self.want.get(self.at(v)?)
+    }
+    fn got(&self, v: ValueId) -> Option<&Tensor> {
+        self.got.get(self.at(v)?)
+    }
+    /// The worst error of a node's results.
+    fn errors(&self, f: &Func, node: usize) -> Result<Option<Errors>> {
+        let mut worst: Option<Errors> = None;
+        for r in f.nodes.get(node).into_iter().flat_map(|n| &n.results) {
+            let (Some(want), Some(got)) = (self.want(*r), self.got(*r)) else { continue };
+            let e = errors(want, got)?;
+            if worst.as_ref().is_none_or(|w| e.relative > w.relative) {
+                worst = Some(e);
+            }
+        }
+        Ok(worst)
+    }
+}
+
+/// What each node may be off by: alone, and with the most that any operand may be off by.
+fn tolerances(f: &Func, precision: Precision) -> (Vec<f64>, Vec<f64>) {
+    /// A few times 2^-8: what products of operands in bf16 are off by.
     const BF16: f64 = 2e-2;
     let mut values = vec![0f64; f.values.len()];
-    let mut nodes = Vec::with_capacity(f.nodes.len());
+    let (mut alone, mut path) = (Vec::with_capacity(f.nodes.len()), Vec::with_capacity(f.nodes.len()));
     for n in &f.nodes {
         let dtype = n.results.first().and_then(|r| f.ty(*r).ok()).map_or(DType::F32, |t| t.dtype);
         let own = match dtype {
@@ -159,116 +342,29 @@ fn tolerances(f: &Func, precision: Precision) -> Vec<f64> {
         let product =
             matches!(n.step(&types), Some(Ok(Step::Dot { .. } | Step::Conv { .. } | Step::Attention(_))));
         let own = if product && precision == Precision::Bf16 { own.max(BF16) } else { own };
-        let most =
-            n.operands.iter().flatten().filter_map(|v| values.get(v.0 as usize)).fold(0f64, |a, b| a.max(*b));
+        let operands = n.operands.iter().flatten().filter_map(|v| values.get(v.0 as usize));
+        let most = operands.fold(0f64, |a, b| a.max(*b));
         for r in &n.results {
             if let Some(v) = values.get_mut(r.0 as usize) {
                 *v = own + most;
             }
         }
-        nodes.push(own + most);
+        alone.push(own);
+        path.push(own + most);
     }
-    nodes
+    (alone, path)
 }
 
-/// The error of one node alone: the oracle evaluates it on what the device made of its operands.
-fn alone(f: &Func, all: &Func, node: usize, got: &[Tensor], data: &Given) -> Result<Option<f64>> {
-    let Some(n) = f.nodes.get(node) else { return Ok(None) };
-    let of = |v: ValueId| -> Option<Tensor> {
-        match f.value(v).ok()?.def {
-            Def::Port(k) => {
-                let p = f.ports.get(k as usize)?;
-                let inline = match &p.source {
-                    Some(rlx::func::Source::Inline(t)) => Some(t.clone()),
-                    _ => None,
-                };
-                data.iter().find(|(name, _)| *name == p.name).map(|(_, t)| t.clone()).or(inline)
-            }
-            Def::Node(..) => {
-                let at = all.outputs.iter().position(|o| o.value == v)?;
-                got.get(at).cloned()
-            }
-        }
-    };
-    let mut given: Given = Vec::new();
-    for v in n.operands.iter().flatten() {
-        let Some(t) = of(*v) else { return Ok(None) };
-        given.push((format!("x{}", given.len()), t));
-    }
-    let single = single(n, &given)?;
-    let want = oracle(&single, &given)?;
-    let first = n.results.first().and_then(|r| all.outputs.iter().position(|o| o.value == *r));
-    let worst = want.iter().zip(first.and_then(|at| got.get(at..)).unwrap_or_default());
-    let mut own = 0f64;
-    for (want, got) in worst {
-        own = own.max(errors(want, got)?.relative);
-    }
-    Ok(Some(own))
-}
-
-/// A graph of one node, its operands being inputs of the sizes that they have in this run.
-fn single(n: &Node, given: &Given) -> Result<Func> {
-    let g = Graph::new("step");
-    {
-        let mut ports = given.iter().map(|(name, t)| g.port(name, t.ty(), PortKind::Input, None));
-        let operands = n.operands.iter().map(|o| o.and_then(|_| ports.next())).collect();
-        for (k, v) in g.emit_at(n, operands).into_iter().enumerate() {
-            g.output(&format!("y{k}"), v);
-        }
-    }
-    Ok(g.finish()?)
-}
-
-/// The first disagreement that only the fused program has.
-fn fused(
-    f: &Func,
-    device: Device,
-    options: &CompileOptions,
-    data: &Given,
-    all: &Func,
-    want: &[Arr],
-    tolerances: &[f64],
-) -> Result<Option<Finding>> {
-    let check = |g: &Func| -> Result<Option<(usize, Errors, f64)>> {
-        for (o, got) in g.outputs.iter().zip(&on_device(g, device, options, data)?) {
-            let Def::Node(node, _) = f.value(o.value)?.def else { continue };
-            let Some(want) = all.outputs.iter().position(|a| a.value == o.value).and_then(|i| want.get(i))
-            else {
-                continue;
-            };
-            let (e, tolerance) = (errors(want, got)?, tolerances.get(node as usize).copied().unwrap_or(0.0));
-            if !within(&e, tolerance) {
-                return Ok(Some((node as usize, e, tolerance)));
-            }
-        }
-        Ok(None)
-    };
-    let Some(mut found) = check(f)? else { return Ok(None) };
-    let before = ancestors(f, found.0);
-    let (mut low, mut high) = (0, before.len());
-    while low < high {
-        let middle = (low + high) / 2;
-        let Some(node) = before.get(middle) else { break };
-        match check(&with_outputs(f, std::iter::once(*node)))? {
-            Some(off) => (found, high) = (off, middle),
-            None => low = middle + 1,
-        }
-    }
-    let (node, errors, tolerance) = found;
-    Ok(Some(Finding { node, errors, tolerance, own: None, fused: true }))
-}
-
-/// The nodes that a node depends on, in order.
+/// The nodes that a node depends on, and itself, in order.
 fn ancestors(f: &Func, node: usize) -> Vec<usize> {
     let mut needed = vec![false; f.nodes.len()];
     let mut stack = vec![node];
     while let Some(i) = stack.pop() {
+        if needed.get_mut(i).is_none_or(|n| std::mem::replace(n, true)) {
+            continue;
+        }
         for v in f.nodes.get(i).into_iter().flat_map(|n| n.operands.iter().flatten()) {
-            if let Ok(Def::Node(k, _)) = f.value(*v).map(|v| v.def)
-                && let Some(n) = needed.get_mut(k as usize)
-                && !*n
-            {
-                *n = true;
+            if let Ok(Def::Node(k, _)) = f.value(*v).map(|v| v.def) {
                 stack.push(k as usize);
             }
         }

@@ -19,6 +19,11 @@ pub(crate) struct Errors {
 
 /// Compares a result with what the oracle says.
 pub(crate) fn errors(want: &Arr, got: &Tensor) -> rlx::Result<Errors> {
+    errors_beside(want, got, 0.0)
+}
+
+/// The same where terms of that size were added up, against which the sum may be small.
+pub(crate) fn errors_beside(want: &Arr, got: &Tensor, terms: f64) -> rlx::Result<Errors> {
     let got = Arr::from_tensor(got)?;
     let dtype = got.dtype();
     let (a, b) = (want.f64s(), got.f64s());
@@ -36,7 +41,10 @@ pub(crate) fn errors(want: &Arr, got: &Tensor) -> rlx::Result<Errors> {
             (true, _) => (0.0, 0.0),
             (false, true) => {
                 let off = (x - y).abs();
-                ((off - tiny(dtype)).max(0.0) / x.abs().max(0.1 * scale).max(f64::MIN_POSITIVE), off)
+                (
+                    (off - tiny(dtype)).max(0.0) / x.abs().max(0.1 * scale).max(terms).max(f64::MIN_POSITIVE),
+                    off,
+                )
             }
             (false, false) => (f64::INFINITY, f64::INFINITY),
         };

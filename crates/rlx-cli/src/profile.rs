@@ -37,7 +37,7 @@ impl Report {
             }
         }
         Ok(Report {
-            name: ready.exe.program().name.clone(),
+            name: ready.exe.program().name.replace(char::is_control, " "),
             run: best.unwrap_or_default(),
             runs,
             threads: engine.threads(),

@@ -92,6 +92,8 @@ fn hostile_inputs() {
         fs::write(&path, &bytes).unwrap();
         println!("{name}");
         fails(&["run", &graph, "--in", &path], 1, why);
+        fails(&["run", &graph, "--in", &path, "--device", "oracle"], 1, why);
+        fails(&["inspect", &graph, "--accuracy", "--in", &path], 1, why);
     }
 }
 
@@ -152,15 +154,20 @@ fn symbols_beyond_their_bounds_and_sizes_beyond_memory() {
     let f = Folder::new("sizes");
     let x = f.tensors("x.safetensors", &[("x", &[3], &[0.0; 3])]);
     let run = |text: &str, why: &str| fails(&["run", &f.graph("g.rlx", text), "--in", &x], 1, why);
-    run("graph g { dim n <= 2 input x: f32[n] output x = x }", "symbol `n` is 3, outside 0..=2");
+    run("graph g { dim n <= 2 input x: f32[n] output x = x }", "has size 3 at axis 0, but n is at most 2");
     run("graph g { dim n <= 9 input x: f32[2*n] output x = x }", "E0401");
     run("graph g { dim n <= 9223372036854775807 input x: f32[n] output x = x }", "E0105");
     run("graph g { dim n <= 9223372036854775808 input x: f32[n] output x = x }", "E0105");
     run("graph g { dim n <= -1 input x: f32[n] output x = x }", "E0109");
     run(
         "graph g { input x: f32[3] y = iota() {shape: [1000000000000], axis: 0, dtype: i64} output y = y }",
-        "E0403 in iota",
+        "E0700: a run needs 7.3 TiB",
     );
+    let graph = f.graph(
+        "g.rlx",
+        "graph g { input x: f32[3] y = iota() {shape: [1000000000000], axis: 0, dtype: i64} output y = y }",
+    );
+    fails(&["run", &graph, "--in", &x, "--device", "oracle"], 1, "E0403 in iota");
     // The bound may be large if the size is not.
     let graph = f.graph("g.rlx", "graph g { dim n <= 1000000000000 input x: f32[n] output x = x }");
     works(&["run", &graph, "--in", &x]);
@@ -190,6 +197,71 @@ fn paths_that_are_no_files() {
     works(&["run", &graph, "--in", &x, "--out", &x]);
     assert_eq!(floats(&x, "y"), [1.0, 2.0]);
     fails(&["run", &graph, "--in", &x], 1, "has y, but the graph has only x");
+}
+
+/// Graphs that verify, but that no machine can run: each is refused before memory is taken or a loop is entered.
+#[test]
+fn graphs_beyond_all_memory() {
+    let f = Folder::new("beyond");
+    let run = |name: &str, body: &str| {
+        let graph = f.graph("g.rlx", &format!("graph g {{ {body} }}"));
+        for flags in [&["run"][..], &["run", "--bisect"], &["run", "--profile"], &["inspect", "--accuracy"]] {
+            let args: Vec<&str> =
+                flags[..1].iter().chain([&graph.as_str()]).chain(&flags[1..]).copied().collect();
+            println!("{name}: {args:?}");
+            fails(&args, 1, "");
+        }
+        // What is not run can be looked at.
+        for stage in ["graph", "rewrite", "fuse", "plan", "kernels"] {
+            works(&["inspect", &graph, "--stage", stage]);
+        }
+    };
+    let ones = "x = iota() {shape: [1099511627776], axis: 0, dtype: f32}";
+    run("an output", &format!("{ones} output x = x"));
+    run(
+        "a value between",
+        &format!("{ones} s, i = sort(x) {{axis: 0}} y = sum(s) {{axes: [0]}} output y = y"),
+    );
+    run("a prepared one", &format!("param w: f32[1] = [1] {ones} y = mul(w, x) output y = y"));
+    run(
+        "a product",
+        "param a: f32[1, 1] = [1] b = broadcast(a) {shape: [4194304, 1]} c = broadcast(a) {shape: [1, 4194304]} \
+         y = matmul(b, c) output y = y",
+    );
+    run(
+        "the body of a loop",
+        "param h: f32[1] = [1] last = scan(h) {carries: 1, xs: 0, length: 2} body (h: f32[1]) { \
+         x = broadcast(h) {shape: [1099511627776]} s, i = sort(x) {axis: 0} t = sum(s) {axes: [0], keep: true} \
+         yield r = t } output last = last",
+    );
+}
+
+#[test]
+fn numbers_that_no_flag_takes() {
+    let bad = |args: &[&str], why: &str| {
+        let args: Vec<&str> = ["run", "examples/xor.rlx"].iter().chain(args).copied().collect();
+        fails(&args, 2, why);
+    };
+    for n in ["0", "1025", "-1", "99999999999999999999999999", "two", ""] {
+        bad(&["--threads", n], "");
+        fails(&["bench", "gemm", "--threads", n], 2, "");
+        if n != "1025" {
+            fails(&["bench", "gemm", "--batch", n], 2, "");
+        }
+    }
+    bad(&["--level", "avx1024"], "no instruction set");
+    bad(&["--precision", "f8"], "--precision");
+    bad(&["--device", ""], "no device");
+    for size in
+        ["seq", "seq=", "=", "seq=-1", "seq=1.5", "seq=129", "batch=9999999999999999999", "other=1", "=1"]
+    {
+        fails(&["inspect", "examples/block.rlx", "--stage", "plan", "--size", size], 2, "");
+    }
+    fails(&["bench", "encoder", "--batch", "65"], 2, "at most 64x512");
+    fails(&["bench", "encoder", "--seq", "16777216"], 2, "at most 64x512");
+    fails(&["bench", "attention", "--batch", "1048576", "--seq", "16777216"], 1, "");
+    fails(&["bench", "attention", "--batch", "1024", "--seq", "65536"], 1, "memory");
+    fails(&["bench", "softmax", "--batch", "1048576", "--dtype", "int9"], 2, "--dtype");
 }
 
 #[cfg(unix)]

@@ -279,6 +279,6 @@ fn model<'a>(args: &'a Args, path: &'a Path) -> Result<Case<'a>> {
         tokens *= sizes.get(name).map_or(1.0, |n| n as f64);
     }
     let work = if symbols.contains_key("seq") { Work::Tokens(tokens) } else { Work::Runs };
-    let name = format!("{}{}", f.name, shown.concat());
+    let name = format!("{}{}", f.name.replace(char::is_control, " "), shown.concat());
     Ok(Case::new(name, vec![work], move || Ok((f.clone(), data.clone()))))
 }

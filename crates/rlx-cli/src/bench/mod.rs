@@ -90,18 +90,19 @@ pub(crate) fn bench(args: &Args, out: &mut impl Write) -> Result<()> {
             return Err(Failure::call(format!("no case {name:?}; there are {}", names.join(", "))));
         }
     }
-    if !args.json {
-        writeln!(
-            out,
-            "{:10} {:24} {:>7} {:>5} {:>10} {:>10}",
-            "bench", "case", "threads", "dtype", "ms", "median"
-        )?;
-    }
-    for case in cases {
+    for (i, case) in cases.iter().enumerate() {
         progress(&format!("{} {} …", args.what.name(), case.name));
-        let taken = one(&case, device, &options);
+        let taken = one(case, device, &options);
         progress("");
-        report(args, &case, &options, taken?, out)?;
+        let taken = taken?;
+        if i == 0 && !args.json {
+            writeln!(
+                out,
+                "{:10} {:24} {:>7} {:>5} {:>10} {:>10}",
+                "bench", "case", "threads", "dtype", "ms", "median"
+            )?;
+        }
+        report(args, case, &options, taken, out)?;
         out.flush()?;
     }
     Ok(())
@@ -130,7 +131,10 @@ fn one(case: &Case<'_>, device: Device, options: &CompileOptions) -> Result<Take
     let outputs = ready.exe.run(&ready.inputs)?;
     let packed = ready.inputs.iter().map(|(_, t)| t.dtype()).chain(outputs.iter().map(|(_, t)| t.dtype()));
     if packed.into_iter().any(DType::is_packed) {
-        return measure(|| Ok(drop(ready.exe.run(&ready.inputs)?)));
+        return measure(|| {
+            ready.exe.run(&ready.inputs)?;
+            Ok(())
+        });
     }
     let shapes: Vec<(DType, Vec<usize>, usize)> =
         outputs.iter().map(|(_, t)| (t.dtype(), t.shape().to_vec(), t.bytes().len())).collect();

@@ -25,7 +25,7 @@ pub(super) fn accuracy(
     writeln!(
         out,
         "{} on {device} in {} with {from} inputs{}; relative errors are to the larger of the element and a tenth of the largest",
-        f.name,
+        f.name.replace(char::is_control, " "),
         args.precision.name(),
         sizes.concat()
     )?;

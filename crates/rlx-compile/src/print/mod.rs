@@ -146,7 +146,7 @@ fn head(p: &Program) -> String {
     let symbols: Vec<String> = p.symbols.iter().map(|s| format!("{} <= {}", s.name, s.max)).collect();
     let symbols = if symbols.is_empty() { String::new() } else { format!("; {}", symbols.join(", ")) };
     let (calls, kernels) = (counted(p.calls.len(), "call"), counted(p.kernels.len(), "kernel"));
-    format!("{}: {calls} of {kernels}{symbols}\n", p.name)
+    format!("{}: {calls} of {kernels}{symbols}\n", p.name.replace(char::is_control, " "))
 }
 
 /// Calls one part of the text on a program, on what runs when params are set, and on the bodies of control flow.

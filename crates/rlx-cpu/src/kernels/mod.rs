@@ -6,7 +6,7 @@ mod slide;
 
 use crate::bind::{Cx, Loaded, Ready, Setting};
 use crate::{flow, product, region};
-use rlx_compile::program::{Arg, Kernel, SizeId, Work, fault};
+use rlx_compile::program::{Arg, Inst, Kernel, Region, SizeId, Work, fault};
 use rlx_ir::dim::Bindings;
 use rlx_ir::op::Step;
 use rlx_ir::op::step::Running;
@@ -97,6 +97,7 @@ pub(crate) fn bind(
 ) -> Result<Ready> {
     let forms: Vec<Form> = kernel.args.iter().map(|a| Form::new(sizes, a)).collect();
     match &kernel.work {
+        Work::Region(r) if forms.iter().any(|f| f.dtype.is_packed()) => handed_through(r, &forms),
         Work::Region(r) => {
             let bound = region::bind(setting.level, sizes, kernel, r, false)?;
             if let Some((from, to, bytes)) = bound.copied() {
@@ -118,6 +119,23 @@ pub(crate) fn bind(
         Work::Flow { step, .. } => flow::bind(setting, kernel, step, bodies, bindings),
         Work::Kernel { step, given } => step_kernel(setting, step, given, forms),
     }
+}
+
+/// Packed data go from an input to an output as they are, planes and all: nothing else is done with them but by kernels.
+fn handed_through(r: &Region, forms: &[Form]) -> Result<Ready> {
+    let fault = || fault("a region computes with packed data");
+    let [from, to] = forms else { return Err(fault()) };
+    let plain = matches!(r.code.as_slice(), [Inst::Load(0), Inst::Store { arg: 1, value: 0 }]);
+    if !plain || from.dtype != to.dtype || from.shape != to.shape {
+        return Err(fault());
+    }
+    let dims: Vec<rlx_ir::Dim> = from.shape.iter().map(|d| (*d).into()).collect();
+    let bytes = crate::bind::byte_count(from.dtype, &dims, &Bindings::new())?;
+    Ok(ready(ScratchSize::default(), 0, move |_, args| {
+        let [from, to] = args else { return };
+        // SAFETY: both slots hold the planes of one packed type, and an output overlaps nothing.
+        unsafe { std::ptr::copy(from.0, to.0, bytes) }
+    }))
 }
 
 fn copying(setting: Setting, from: Form, to: Form, bytes: usize, source: usize, target: usize) -> Ready {

@@ -136,8 +136,8 @@ pub fn run(asked: &Asked) -> Result<()> {
             } else {
                 if i == 0 {
                     println!(
-                        "\n{}: {}; ms, {THREADS} threads; ratio: the peer's time over RLX's",
-                        w.name, w.title
+                        "\n{}: {}; ms, {THREADS} threads, after {} ms of untimed calls; ratio: the peer's time over RLX's",
+                        w.name, w.title, asked.warm
                     );
                     head(&row.sides.iter().map(|s| s.name).collect::<Vec<_>>());
                 }
@@ -160,4 +160,22 @@ pub fn run(asked: &Asked) -> Result<()> {
         compile::run(asked, &peers.engine)?;
     }
     if wrong.is_empty() { Ok(()) } else { Err(format!("these failed: {}", wrong.join(", ")).into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_relative_to_the_largest_number() {
+        assert_eq!(difference(&[1.0, 4.0], &[1.5, 4.0]), 0.125);
+        assert_eq!(difference(&[1.0], &[1.0]), 0.0);
+    }
+
+    #[test]
+    fn what_cannot_be_compared_differs() {
+        for (a, b) in [(vec![1.0], vec![1.0, 2.0]), (vec![f32::NAN], vec![1.0]), (vec![0.0], vec![0.0])] {
+            assert_eq!(difference(&a, &b), f64::INFINITY);
+        }
+    }
 }

@@ -251,6 +251,15 @@ impl Executable {
         list.filter(|(_, g)| g.is_none()).map(|(p, _)| p.name.as_str()).collect()
     }
 
+    /// The bytes of packed weights: what a run reads instead of the params that products take.
+    pub fn packed_bytes(&self) -> usize {
+        let params = self.params.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<&Arc<PackedB>> = params.packed.iter().flatten().collect();
+        all.sort_by_key(|p| Arc::as_ptr(p));
+        all.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        all.iter().map(|p| p.bytes()).sum()
+    }
+
     /// Packs the params, if any was set since the last time. A run does it by itself.
     pub fn prepare(&self) -> Result<()> {
         if !self.params.read().unwrap_or_else(PoisonError::into_inner).stale {

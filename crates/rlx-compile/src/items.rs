@@ -322,7 +322,12 @@ impl<'f> Items<'f> {
         if let Doing::Step(step) = &doing {
             let strided = matches!(
                 step,
-                Step::Attention(_) | Step::AttentionGrad(_) | Step::Concat(_) | Step::Pad { .. }
+                Step::Attention(_)
+                    | Step::AttentionGrad(_)
+                    | Step::SelectiveScan { .. }
+                    | Step::SelectiveScanGrad { .. }
+                    | Step::Concat(_)
+                    | Step::Pad { .. }
             );
             for o in operands.iter_mut().flatten() {
                 *o = if strided { self.in_memory(*o)? } else { self.dense(*o)? };

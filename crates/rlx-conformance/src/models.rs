@@ -222,6 +222,28 @@ pub fn data(f: &Func, sizes: &[(&str, i64)], seed: u64) -> Result<Vec<(String, T
     Ok(out)
 }
 
+/// The graph with constants in place of its symbols.
+pub fn fixed(f: &Func, sizes: &[(&str, i64)]) -> Result<Func> {
+    let sizes: Bindings = sizes.iter().copied().collect();
+    let unbound = |e: rlx::dim::DimError| rlx::Error::new(rlx::Code::Unbound, e.to_string());
+    let g = Graph::new(f.name.clone());
+    let mut ports = Vec::new();
+    for p in &f.ports {
+        let ty = f.ty(p.value)?;
+        let shape = ty.shape.iter().map(|d| d.eval(&sizes).map(rlx::Dim::constant));
+        let shape = shape.collect::<std::result::Result<Vec<_>, _>>().map_err(unbound)?;
+        ports.push(g.port(&p.name, ty.with_shape(shape), p.kind, p.source.clone()));
+    }
+    let results = g.inline_with(f, &ports, &mut |g, node, operands| {
+        let attrs = node.attrs.iter().map(|a| a.bind(&sizes)).collect::<std::result::Result<Vec<_>, _>>();
+        Ok(g.emit(node.op, attrs.map_err(unbound)?, operands, node.regions.clone()))
+    })?;
+    for (o, v) in f.outputs.iter().zip(results) {
+        g.output(&o.name, v);
+    }
+    g.finish()
+}
+
 /// The part of the data that are inputs, or that are params.
 pub fn ports<'a>(f: &Func, data: &'a [(String, Tensor)], kind: PortKind) -> Vec<(&'a str, &'a Tensor)> {
     let of_kind = |n: &str| f.port(n).is_some_and(|p| p.kind == kind);

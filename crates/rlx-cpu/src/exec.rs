@@ -251,6 +251,15 @@ impl Executable {
         list.filter(|(_, g)| g.is_none()).map(|(p, _)| p.name.as_str()).collect()
     }
 
+    /// The bytes of packed weights: what a run reads instead of the params that products take.
+    pub fn packed_bytes(&self) -> usize {
+        let params = self.params.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<&Arc<PackedB>> = params.packed.iter().flatten().collect();
+        all.sort_by_key(|p| Arc::as_ptr(p));
+        all.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        all.iter().map(|p| p.bytes()).sum()
+    }
+
     /// Packs the params, if any was set since the last time. A run does it by itself.
     pub fn prepare(&self) -> Result<()> {
         if !self.params.read().unwrap_or_else(PoisonError::into_inner).stale {
@@ -431,7 +440,7 @@ impl Executable {
     fn check(&self, inputs: &Inputs<'_, '_>) -> Result<()> {
         let list = &self.loaded.program.inputs;
         for (k, (name, _)) in inputs.0.iter().enumerate() {
-            if !list.get(k).is_some_and(|p| p.name == *name) && !list.iter().any(|p| p.name == *name) {
+            if list.get(k).is_none_or(|p| p.name != *name) && !list.iter().any(|p| p.name == *name) {
                 let names: Vec<&str> = list.iter().map(|p| p.name.as_str()).collect();
                 let text = format!("no input {name:?}; there are {}", names.join(", "));
                 return Err(Error::new(Code::UnknownName, text));

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Buffers, Model, encoder, gpt, mamba, options, view};
+use common::{Buffers, Model, encoder, floats, gpt, mamba, options, view};
 use rlx::{
     Code, DType, Data, Device, Engine, Error, Executable, Graph, Settings, Tensor, View, ViewMut, dim,
 };
@@ -20,11 +20,6 @@ fn graph() -> Graph {
         g.output("s", z.sum(vec![1], false));
     }
     g
-}
-
-fn floats(shape: &[usize]) -> Tensor {
-    let n = shape.iter().product();
-    Tensor::new(shape, &(0..n).map(|i| i as f32).collect::<Vec<_>>()).unwrap()
 }
 
 fn ints(shape: &[usize]) -> Tensor {

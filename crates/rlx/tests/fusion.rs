@@ -1,36 +1,81 @@
+//! What is computed together, on real graphs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;
 
 use common::{encoder, gpt, mamba, options};
+use rlx::nn::Encoder;
+use rlx::{Device, Func, Program};
+use rlx_compile::program::{Inst, Place, Work};
 
+fn program(f: &Func) -> Program {
+    rlx::compile_with(f, Device::Cpu, &options(1)).unwrap().program().clone()
+}
+
+fn labels(p: &Program) -> Vec<&str> {
+    p.calls.iter().map(|c| c.label.as_str()).collect()
+}
+
+/// q, k and v in one product; attention; its output with bias, residual and norm; up with gelu; down with bias, residual
+/// and norm.
 #[test]
-fn look() {
-    for f in [
-        encoder().graph().unwrap().finish().unwrap(),
-        gpt(1).graph().unwrap(),
-        mamba(16).graph().unwrap(),
-        gpt(1).training().unwrap(),
-        mamba(16).training().unwrap(),
-    ] {
-        let e = rlx::compile_with(&f, rlx::Device::Cpu, &options(1)).unwrap();
-        println!("== {}", f.name);
-        for (c, n) in e.program().calls.iter().zip(&e.program().notes) {
-            println!(
-                "{} {:?}",
-                c.label,
-                c.args
-                    .iter()
-                    .filter(|(s, _)| matches!(
-                        e.program().slots[s.0 as usize].place,
-                        rlx_compile::program::Place::Arena(_)
-                    ))
-                    .map(|(s, _)| s.0)
-                    .collect::<Vec<_>>()
-            );
-            if std::env::var("NOTES").is_ok() {
-                println!("   {}", n.replace('\n', "\n    "));
-            }
+fn a_layer_of_an_encoder_is_five_calls() {
+    for (e, cheap) in [(encoder(), false), (Encoder::minilm(), true), (Encoder::bert_base(), true)] {
+        let p = program(&e.graph().unwrap().finish().unwrap());
+        let labels = labels(&p);
+        println!("{labels:#?}");
+        // Besides the layers: the words with their norm, and the mask.
+        assert_eq!(labels.len() as i64, 2 + 5 * e.layers, "{labels:#?}");
+        for l in labels[1..].iter().filter(|l| **l != "not_equal") {
+            assert!(*l == "attention" || l.starts_with("dot_general+add"), "{l}");
+        }
+        // Equal layers share kernels; only the end of the last one differs, which writes an output.
+        assert!(p.kernels.len() <= 8, "{} kernels", p.kernels.len());
+        // The row of the product, what goes in and what comes out: nothing else of that size.
+        let widest = if cheap { e.inner } else { 3 * e.hidden };
+        for s in p.slots.iter().filter(|s| matches!(s.place, Place::Arena(_))) {
+            let last = s.shape.last().and_then(|d| p.sizes.dim(*d).as_const()).unwrap_or(1);
+            assert!(last <= widest, "a slot of {last}");
         }
     }
+}
+
+/// The norm behind a product is its epilogue: it reads the residual and writes the result, no more.
+#[test]
+fn no_temporary_lies_between_a_product_and_its_epilogue() {
+    let p = program(&encoder().graph().unwrap().finish().unwrap());
+    for c in &p.calls {
+        let k = p.kernel(c).unwrap();
+        let Work::Product(product) = &k.work else { continue };
+        let code = &product.epilogue.as_ref().unwrap().code;
+        assert!(matches!(code[0], Inst::Produced(_)), "{}", c.label);
+        let stores = code.iter().filter(|i| matches!(i, Inst::Store { .. })).count();
+        assert_eq!(stores, 1, "{}", c.label);
+    }
+}
+
+#[test]
+fn a_layer_of_a_decoder_is_five_calls() {
+    let (one, three) = (program(&gpt(1).graph().unwrap()), program(&gpt(3).graph().unwrap()));
+    assert_eq!(three.calls.len() - one.calls.len(), 10, "{:#?}", labels(&three));
+}
+
+/// What the scan reads it reads where it is: slices of a product are no copies.
+#[test]
+fn the_scan_of_mamba_reads_slices_where_they_are() {
+    for f in [mamba(16).graph().unwrap(), mamba(16).training().unwrap()] {
+        let p = program(&f);
+        let scan = p.calls.iter().position(|c| c.label.starts_with("selective_scan")).unwrap();
+        let labels = labels(&p);
+        assert!(labels[scan - 1].starts_with("dot_general"), "{labels:#?}");
+    }
+}
+
+/// Without fusion every step is a call of its own.
+#[test]
+fn fusion_can_be_left_out() {
+    let f = encoder().graph().unwrap().finish().unwrap();
+    let apart = rlx::CompileOptions { fuse: false, ..options(1) };
+    let apart = rlx::compile_with(&f, Device::Cpu, &apart).unwrap();
+    assert!(apart.program().calls.len() > 5 * program(&f).calls.len());
 }

@@ -119,11 +119,15 @@ fn unused_params_can_be_set() {
     assert_eq!(m.run()["y"].len(), 4);
 }
 
-/// The largest difference, as a part of the largest element.
+/// The largest element.
+fn top(t: &Tensor) -> f64 {
+    t.to_f64s().unwrap().iter().fold(0f64, |m, x| m.max(x.abs()))
+}
+
+/// The largest difference.
 fn off(a: &Tensor, b: &Tensor) -> f64 {
     let (a, b) = (a.to_f64s().unwrap(), b.to_f64s().unwrap());
-    let top = a.iter().fold(0f64, |m, x| m.max(x.abs()));
-    a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max) / top.max(1e-30)
+    a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
 }
 
 #[test]
@@ -141,10 +145,13 @@ fn bf16_is_close_and_takes_half_the_memory() {
         };
         let (wide, narrow) = (with(Precision::F32), with(Precision::Bf16));
         let (a, b) = (wide.run(), narrow.run());
+        let gradients =
+            a.iter().filter(|(n, _)| n.starts_with("grad.")).map(|(_, t)| top(t)).fold(0.0, f64::max);
         for ((name, x), (_, y)) in a.iter().zip(b.iter()) {
-            let off = off(x, y);
-            // Gradients add up what the products before them were off by.
-            let limit = if name.starts_with("grad.") { 0.05 } else { 0.02 };
+            // Gradients add up what the products before them were off by; some are nothing but rounding, such as that of
+            // a bias of keys, so they are measured against the largest of all.
+            let (limit, scale) = if name.starts_with("grad.") { (0.05, gradients) } else { (0.01, top(x)) };
+            let off = off(x, y) / scale;
             assert!(off < limit, "{} of {}: off by {off:.1e}", name, f.name);
         }
         let differ = a.iter().zip(b.iter()).any(|((_, x), (_, y))| x.bytes() != y.bytes());

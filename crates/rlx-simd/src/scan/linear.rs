@@ -10,7 +10,7 @@ use crate::pool::Pool;
 /// Lines of a task.
 const LINES: usize = 16;
 
-/// The linear recurrence along the middle axis, from y[0] = b[0]. For the reverse give views with a negative stride.
+/// The linear recurrence along the middle axis, from `y[0] = b[0]`. For the reverse give views with a negative stride.
 #[derive(Clone, Copy, Debug)]
 pub struct LinearScan<T> {
     /// `[outer, len, inner]`.

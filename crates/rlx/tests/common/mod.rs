@@ -81,6 +81,12 @@ impl Model {
     }
 }
 
+/// 0, 1, 2 … of that shape.
+pub fn floats(shape: &[usize]) -> Tensor {
+    let n = shape.iter().product();
+    Tensor::new(shape, &(0..n).map(|i| i as f32).collect::<Vec<_>>()).unwrap()
+}
+
 pub fn view(t: &Tensor) -> View<'_> {
     View { dtype: t.dtype(), shape: t.shape(), bytes: t.bytes() }
 }

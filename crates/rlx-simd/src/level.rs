@@ -1,9 +1,8 @@
 //! Which instructions the machine has.
 //!
 //! A kernel is written once as an `#[inline(always)]` function and compiled for every level by
-//! [`each_level!`](crate::each_level); where the
-//! compiler's own vectorisation is not enough, the kernel has intrinsics for the level. The level is a value that the
-//! caller passes, so that a test can force every level that the machine has.
+//! [`each_level!`](crate::each_level); where the compiler's own vectorisation is not enough, the kernel has intrinsics for the
+//! level. The level is a value that the caller passes, so that a test can force every level that the machine has.
 
 use std::fmt;
 

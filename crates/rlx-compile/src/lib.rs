@@ -2,8 +2,8 @@
 //!
 //! Each stage is one public function, in this order:
 //! 1. [`mod@rewrite`]: folding, algebra, views, and raising patterns to composites;
-//! 2. [`mod@expand`]: composites without a tuned kernel become their bodies; dtypes become those that kernels compute in; what comes out is
-//!    simplified again;
+//! 2. [`mod@expand`]: composites without a tuned kernel become their bodies; dtypes become those that kernels compute in;
+//!    what comes out is simplified again;
 //! 3. [`mod@hoist`]: what depends on params alone is computed once, when they are set;
 //! 4. [`items`]: views become strided accesses ([`access`]);
 //! 5. [`mod@fuse`]: what is computed together;

@@ -1,4 +1,8 @@
 //! The one harness: it runs the op table's samples, random graphs, file tests and PyTorch's vectors.
+//!
+//! Read in this order: [`sampled`] and [`random`]: where graphs and their data come from; [`fd`] and [`vectors`]: what judges
+//! the oracle and the transforms; [`device`]: what judges a device; [`filetest`], [`opsdoc`], [`errordoc`]: texts that must be
+//! true; [`models`]: graphs that tests and benches share.
 
 pub mod device;
 pub mod errordoc;

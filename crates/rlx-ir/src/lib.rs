@@ -60,8 +60,3 @@ pub use graph::{Graph, Var};
 pub use oracle::{Options, Rounding, eval};
 pub use tensor::Tensor;
 pub use types::Type;
-
-/// The README's examples, run as tests of the documentation.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

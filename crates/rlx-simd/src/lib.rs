@@ -1,5 +1,7 @@
 //! CPU kernels over plain memory: pointers, sizes and strides in, numbers out. No graph, no shapes, no allocation in a run.
 //!
+//! The crate knows nothing of the rest of RLX, so kernels build and are tested without it, and others can use them.
+//!
 //! Read in this order:
 //! 1. [`level`]: which instructions the machine has, and how a kernel is compiled for each; [`pool`]: the threads;
 //!    [`mem`]: views of memory and scratch space;

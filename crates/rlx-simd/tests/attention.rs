@@ -221,7 +221,6 @@ fn check_forward<T: Real + Element>(
     poison: bool,
 ) {
     let mut o: Operands<T> = case.operands(rng);
-    let shape = [case.b, case.hkv * case.group, case.s, case.dv];
     if poison {
         // Keys that no query sees hold no numbers.
         for b in 0..case.b {
@@ -244,12 +243,23 @@ fn check_forward<T: Real + Element>(
             }
         }
     }
-    let want: Vec<Vec<f64>> = case.rows().map(|at| case.y(&o, at)).collect();
+    compare_forward(case, &mut o, rng, pools, tolerance);
+}
+
+fn compare_forward<T: Real + Element>(
+    case: &Case,
+    o: &mut Operands<T>,
+    rng: &mut Rng,
+    pools: &[Pool],
+    tolerance: f64,
+) {
+    let shape = [case.b, case.hkv * case.group, case.s, case.dv];
+    let want: Vec<Vec<f64>> = case.rows().map(|at| case.y(o, at)).collect();
     for level in Level::available() {
         let mut first: Option<Vec<u64>> = None;
         for pool in pools {
             let mut y: Tensor<T, 4> = Tensor::new(rng, shape, case.strange, |_| f64::NAN);
-            let a = Attention { scores: case.scores(&mut o), v: o.v.view(), y: y.view() };
+            let a = Attention { scores: case.scores(o), v: o.v.view(), y: y.view() };
             with_scratch(a.scratch(), pool.threads(), |s| unsafe { a.run(level, pool, s) });
             let mut bits = Vec::new();
             for (at, want) in case.rows().zip(&want) {
@@ -349,6 +359,36 @@ fn hidden_keys_leave_no_trace() {
             ..Case::default()
         };
         check_forward::<f32>(&case, &mut rng, &pools, 2e-5, true);
+    }
+}
+
+/// Keys hidden at the ends, nowhere and everywhere, with what is hidden holding no numbers.
+#[test]
+fn padding() {
+    let (mut rng, pools) = (Rng(4), pools());
+    for s in [1, 40, 128] {
+        for (low, high) in [(0, 200), (0, 131), (70, 150), (64, 128), (3, 5), (0, 0)] {
+            for queries in [false, true] {
+                let mask = Some([true, false, queries, true]);
+                let case = Case { b: 2, hkv: 1, group: 2, s, t: 200, d: 32, dv: 40, mask, ..Case::default() };
+                let mut o: Operands<f32> = case.operands(&mut rng);
+                for j in 0..case.t {
+                    let seen = (low..high).contains(&j);
+                    for b in 0..case.b {
+                        for i in 0..if queries { s } else { 1 } {
+                            let mask = o.mask.as_mut().unwrap();
+                            let at = mask.index([b, 0, i, j]);
+                            mask.data[at] = u8::from(seen);
+                        }
+                        if !seen {
+                            let (k, v) = (o.k.index([b, 0, j, 0]), o.v.index([b, 0, j, 0]));
+                            (o.k.data[k], o.v.data[v]) = (f32::NAN, f32::INFINITY);
+                        }
+                    }
+                }
+                compare_forward(&case, &mut o, &mut rng, &pools, 2e-5);
+            }
+        }
     }
 }
 

@@ -39,3 +39,8 @@ pub mod prelude {
     pub use rlx_ir::DType::*;
     pub use rlx_ir::{DType, Dim, Error, Func, Graph, Result, Tensor, Var, dim};
 }
+
+/// The README's examples, run as tests of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

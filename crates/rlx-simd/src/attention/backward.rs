@@ -239,12 +239,13 @@ impl<T: Real> Kernel<T> for QueryTask<'_, T> {
             }
             let (mut j, end) = scores.keys_of(w.from, w.to);
             while j < end {
-                let block = w.block(j, ROWS.min(end - j));
+                let mut block = w.block(j, ROWS.min(end - j));
                 j += block.rows;
                 let addend = scores.addend::<V>(&block, p.add);
                 if addend.is_some_and(|a| a.nothing) {
                     continue;
                 }
+                let addend = addend.and_then(|a| a.trim(&mut block));
                 x.score_grads::<V>(&block, addend);
                 if scores.slopes.is_some() {
                     for v in (0..width).step_by(V::N) {
@@ -263,8 +264,8 @@ impl<T: Real> Kernel<T> for QueryTask<'_, T> {
                 }
                 let k = w.keys(&scores.k, block.row);
                 let k = Spread { row: k.inner, inner: k.row, ..k };
-                let hides = addend.is_some() || scores.is_partial(&block);
-                if hides && !all_finite(k, d, block.rows) {
+                let hides = addend.is_some_and(|a| a.hides) || scores.is_partial(&block);
+                if hides && !all_finite::<V>(k, d, block.rows) {
                     careful_panel::<V>(dq, d, k, block.rows, x.ds, vectors, Start::There);
                 } else {
                     panel::<V>(dq, d, k, block.rows, x.ds, vectors, Start::There);

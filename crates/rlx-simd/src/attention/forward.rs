@@ -192,19 +192,20 @@ impl<T: Real> Wide<'_, T> {
             }
             let (mut j, end) = self.scores.keys_of(self.from, self.to);
             while j < end {
-                let block = self.block(j, ROWS.min(end - j));
+                let mut block = self.block(j, ROWS.min(end - j));
                 j += block.rows;
                 let addend = self.scores.addend::<V>(&block, p.add);
                 if addend.is_some_and(|a| a.nothing) {
                     continue;
                 }
+                let addend = addend.and_then(|a| a.trim(&mut block));
                 self.score::<V>(&block, p, p.s, addend, std::ptr::null_mut());
                 softmax::<V>(p, block.rows, width);
                 let v = self.keys(&self.v, block.row);
                 let v = Spread { row: v.inner, inner: v.row, ..v };
                 let times = Start::Times(p.fade.cast_const());
-                let hides = addend.is_some() || self.scores.is_partial(&block);
-                if hides && !all_finite(v, dv, block.rows) {
+                let hides = addend.is_some_and(|a| a.hides) || self.scores.is_partial(&block);
+                if hides && !all_finite::<V>(v, dv, block.rows) {
                     careful_panel::<V>(p.o, dv, v, block.rows, p.s, vectors, times);
                 } else {
                     panel::<V>(p.o, dv, v, block.rows, p.s, vectors, times);

@@ -94,6 +94,29 @@ pub trait Lanes:
         }
     }
 
+    /// 0 where a byte is not 0, −inf where it is.
+    ///
+    /// # Safety
+    /// `N` bytes can be read.
+    #[inline(always)]
+    unsafe fn seen(p: *const u8) -> Self {
+        let mut x = [Self::T::ZERO; MAX_LANES];
+        for (i, x) in x.iter_mut().enumerate().take(Self::N) {
+            // SAFETY: i < N bytes can be read, by the contract; a vector has at most that many lanes.
+            *x = if unsafe { *p.add(i) } != 0 { Self::T::ZERO } else { Self::T::NEG_INFINITY };
+        }
+        // SAFETY: as above.
+        unsafe { Self::load(x.as_ptr()) }
+    }
+    /// 1 in the first `n` lanes, then 0.
+    #[inline(always)]
+    fn first(n: usize) -> Self {
+        let mut x = [Self::T::ZERO; MAX_LANES];
+        x.iter_mut().take(n).for_each(|x| *x = Self::T::of(1.0));
+        // SAFETY: N <= MAX_LANES.
+        unsafe { Self::load(x.as_ptr()) }
+    }
+
     /// Asks for the memory there, which need not exist.
     #[inline(always)]
     fn prefetch(_: *const Self::T) {}

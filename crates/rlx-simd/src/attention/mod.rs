@@ -1,6 +1,7 @@
 //! Attention without the matrix of scores: blocks of it, computed where they are needed and forgotten.
 //!
 //! Read in this order: `lanes`: the vectors; this file: what a block of scores is; `panel`: the one product inside;
+//! `square`: masks, turned;
 //! `forward` and `narrow`: the online softmax for many queries and for few; `backward`.
 //!
 //! A block has rows and lanes: one of the two are queries, the other keys. In the forward pass and for dq the queries
@@ -12,6 +13,7 @@ mod forward;
 pub(crate) mod lanes;
 mod narrow;
 mod panel;
+mod square;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -22,6 +24,7 @@ pub use forward::Attention;
 pub use lanes::Real;
 use lanes::{Lanes, MAX_LANES};
 use panel::{Matrix, copy_scaled};
+use square::{Square, squares};
 
 use crate::mem::View;
 
@@ -90,6 +93,36 @@ struct Addend<T> {
     uniform: bool,
     /// Whether everything is hidden.
     nothing: bool,
+    /// Whether something is.
+    hides: bool,
+}
+
+impl<T: Real> Addend<T> {
+    /// Leaves out the first and the last rows of a block if they are hidden from all lanes; what is left may need no
+    /// addend. Not for blocks of nothing.
+    ///
+    /// # Safety
+    /// The addend was packed for the block.
+    #[inline(always)]
+    unsafe fn trim(self, x: &mut Block) -> Option<Addend<T>> {
+        if !self.uniform || self.row_step == 0 || !self.hides {
+            return Some(self);
+        }
+        // SAFETY: such an addend has an element for each row.
+        let of = unsafe { std::slice::from_raw_parts(self.ptr, x.rows) };
+        let hidden = |y: &T| *y < T::MIN;
+        let first = of.iter().take_while(|y| hidden(y)).count();
+        let rest = of.get(first..).unwrap_or(&[]);
+        let rest =
+            rest.get(..rest.len() - rest.iter().rev().take_while(|y| hidden(y)).count()).unwrap_or(&[]);
+        (x.row, x.rows) = (x.row + first, rest.len());
+        let (mut hides, mut plain) = (false, true);
+        for y in rest {
+            hides |= hidden(y);
+            plain &= *y == T::ZERO;
+        }
+        (!plain).then_some(Addend { ptr: rest.as_ptr(), hides, ..self })
+    }
 }
 
 impl<T: Real> Scores<T> {
@@ -153,7 +186,7 @@ impl<T: Real> Scores<T> {
         self.slopes.map(|x| unsafe { *x.at([b, h]) })
     }
 
-    /// Packs what mask and bias add to a block, `to` having room for a whole block.
+    /// Packs what mask and bias add to a block, `to` having room for a whole block; None if that is 0 everywhere.
     ///
     /// # Safety
     /// The views are valid, the block within them, and `to` can be written.
@@ -162,60 +195,78 @@ impl<T: Real> Scores<T> {
         if self.mask.is_none() && self.bias.is_none() {
             return None;
         }
-        let (row_axis, lane_axis) = if x.keys_in_lanes { (2, 3) } else { (3, 2) };
         let stands = |axis: usize| {
             self.mask.is_none_or(|m| m.strides.get(axis) == Some(&0))
                 && self.bias.is_none_or(|b| b.strides.get(axis) == Some(&0))
         };
-        let width = x.lanes.next_multiple_of(V::N);
-        let (rows, lanes) =
-            (if stands(row_axis) { 1 } else { x.rows }, if stands(lane_axis) { 1 } else { x.lanes });
+        let (row_axis, lane_axis) = if x.keys_in_lanes { (2, 3) } else { (3, 2) };
+        let (rows, uniform) = (if stands(row_axis) { 1 } else { x.rows }, stands(lane_axis));
         let [b, h] = x.at;
         let corner = if x.keys_in_lanes { [b, h, x.row, x.lane] } else { [b, h, x.lane, x.row] };
-        let strides = |[_, _, i, j]: [isize; 4]| if x.keys_in_lanes { [i, j] } else { [j, i] };
-        let packed = Matrix { ptr: to, strides: [width as isize, 1] };
-        let used = if lanes == 1 { 1 } else { width };
-        // SAFETY: indices stay within the block, which is within the views; `to` holds rows · width elements.
-        let top = unsafe {
+        // If all lanes are alike, the rows lie side by side in the place of the lanes.
+        let strides = |[_, _, i, j]: [isize; 4]| match (uniform, x.keys_in_lanes) {
+            (false, true) => [i, j],
+            (false, false) => [j, i],
+            (true, true) => [0, i],
+            (true, false) => [0, j],
+        };
+        let [n, len] = if uniform { [1, rows] } else { [rows, x.lanes] };
+        let width = len.next_multiple_of(V::N);
+        let (lowest, hidden, unit) = (V::splat(T::MIN), V::splat(T::NEG_INFINITY), V::of(LOG2_E));
+        let (zero, one, tiny) = (V::of(0.0), V::of(1.0), V::of(f64::from(f32::MIN_POSITIVE)));
+        let [mut seen, mut unseen, mut other] = [zero; 3];
+        // SAFETY: indices stay within the block, which is within the views; `to` holds n · width elements.
+        unsafe {
             if let Some(bias) = self.bias {
                 let from = Matrix { ptr: bias.at(corner), strides: strides(bias.strides) };
-                copy_scaled(from, packed, [rows, lanes], T::of(1.0));
+                copy_scaled(from, Matrix { ptr: to, strides: [width as isize, 1] }, [n, len], T::of(1.0));
+                for r in 0..n {
+                    (len..width).for_each(|l| *to.add(r * width + l) = T::NEG_INFINITY);
+                }
             }
-            for r in 0..rows {
-                let from = if self.bias.is_some() { lanes } else { 0 };
-                (from..lanes).for_each(|l| *to.add(r * width + l) = T::ZERO);
-                (lanes..used).for_each(|l| *to.add(r * width + l) = T::NEG_INFINITY);
-            }
-            if let Some(mask) = self.mask {
-                let [row, lane] = strides(mask.strides);
-                let from = mask.at(corner);
-                // Few rows at a time, for the rows may be what lies side by side in memory.
-                for first in (0..rows).step_by(MAX_LANES) {
-                    for l in 0..lanes {
-                        for r in first..rows.min(first + MAX_LANES) {
-                            let (seen, y) =
-                                (*from.offset(r as isize * row + l as isize * lane), to.add(r * width + l));
-                            *y = if seen != 0 { *y } else { T::NEG_INFINITY };
+            for (r0, l0) in squares(n, len) {
+                let (n, len) = ((n - r0).min(MAX_LANES), (len - l0).min(MAX_LANES));
+                let bytes = self.mask.map(|mask| {
+                    let [row, lane] = strides(mask.strides);
+                    let from = mask.at(corner).offset(r0 as isize * row + l0 as isize * lane);
+                    Square::read(from, [row, lane], [n, len])
+                });
+                for r in 0..n {
+                    for l in (0..len).step_by(V::N) {
+                        let at = to.add((r0 + r) * width + l0 + l);
+                        let mut y = zero;
+                        if self.bias.is_some() {
+                            // In units of log2. A bias that hides by its size is no infinity: rows of nothing else are
+                            // averages.
+                            y = V::load(at);
+                            y = y.if_less(lowest, hidden, lowest.max(y * unit));
                         }
+                        if let Some(bytes) = &bytes {
+                            y = V::seen(bytes.at(r, l)).if_less(lowest, hidden, y);
+                        }
+                        y.store(at);
+                        // Lanes past the last are hidden, which is not to count.
+                        let used = if len - l < V::N { V::first(len - l) } else { one };
+                        seen = y.if_less(lowest, seen, one);
+                        unseen = y.if_less(lowest, used.max(unseen), unseen);
+                        other = y.abs().if_less(tiny, other, one);
                     }
                 }
             }
-            // In units of log2. A bias that hides by its size is no infinity: rows of nothing else are averages.
-            let (lowest, hidden, unit) = (V::splat(T::MIN), V::splat(T::NEG_INFINITY), V::of(LOG2_E));
-            let mut top = hidden;
-            for r in 0..rows {
-                for l in (0..used).step_by(V::N) {
-                    let at = to.add(r * width + l);
-                    let y = if used == 1 { V::splat(*at) } else { V::load(at) };
-                    let y = y.if_less(lowest, hidden, lowest.max(y * unit));
-                    top = y.max(top);
-                    if used == 1 { y.store_part(at, 1) } else { y.store(at) }
-                }
+            let any = |x: V| x.top() > T::ZERO;
+            let (nothing, hides) = (!any(seen), any(unseen));
+            if !hides && (self.bias.is_none() || !any(other)) && !nothing {
+                return None;
             }
-            top.top()
-        };
-        let row_step = if rows == 1 { 0 } else { width };
-        Some(Addend { ptr: to, row_step, uniform: lanes == 1, nothing: top < T::MIN })
+            let row_step = if rows == 1 {
+                0
+            } else if uniform {
+                1
+            } else {
+                width
+            };
+            Some(Addend { ptr: to, row_step, uniform, nothing, hides })
+        }
     }
 
     /// Turns products into scores: bends them, adds mask, bias and slopes, hides what is out of sight. The derivative

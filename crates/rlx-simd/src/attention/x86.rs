@@ -93,6 +93,18 @@ impl Lanes for Zmm {
         unsafe { _mm512_mask_storeu_ps(p, ((1u32 << n) - 1) as __mmask16, self.0) }
     }
     #[inline(always)]
+    unsafe fn seen(p: *const u8) -> Zmm {
+        // SAFETY: 16 bytes can be read.
+        unsafe {
+            let bytes = _mm_loadu_si128(p.cast());
+            Zmm(_mm512_mask_mov_ps(
+                _mm512_set1_ps(f32::NEG_INFINITY),
+                _mm_test_epi8_mask(bytes, bytes),
+                _mm512_setzero_ps(),
+            ))
+        }
+    }
+    #[inline(always)]
     fn prefetch(p: *const f32) {
         // SAFETY: a prefetch of any address is allowed.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
@@ -188,6 +200,15 @@ impl Lanes for Ymm {
     unsafe fn store(self, p: *mut f32) {
         // SAFETY: 8 elements can be written.
         unsafe { _mm256_storeu_ps(p, self.0) }
+    }
+    #[inline(always)]
+    unsafe fn seen(p: *const u8) -> Ymm {
+        // SAFETY: 8 bytes can be read.
+        unsafe {
+            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
+            let hidden = _mm256_castsi256_ps(_mm256_cmpeq_epi32(bytes, _mm256_setzero_si256()));
+            Ymm(_mm256_and_ps(hidden, _mm256_set1_ps(f32::NEG_INFINITY)))
+        }
     }
     #[inline(always)]
     fn prefetch(p: *const f32) {

@@ -1,0 +1,65 @@
+//! Whole models against the oracle, with their gradients, fused and not, in one and in two threads.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use rlx::nn::Encoder;
+use rlx::{CompileOptions, DType, Device, Engine, Func, Settings, transform};
+use rlx_conformance::device::{Limit, Subject};
+use rlx_conformance::models::{self, Gpt, Mamba};
+
+fn judge(f: &Func, sizes: &[(&str, i64)]) {
+    let data = models::data(f, sizes, 5).unwrap();
+    for (threads, fuse, rewrite) in [(2, true, true), (1, true, false), (1, false, true)] {
+        let engine = Engine::new(Settings { threads: Some(threads), level: None }).unwrap();
+        let options = CompileOptions { engine: Some(engine), fuse, rewrite, ..CompileOptions::default() };
+        let subject = Subject { device: Device::Cpu, options };
+        // Steps in bf16 may round or not. Some gradients are nothing but rounding, such as that of a bias of keys.
+        let tol = |d: DType| if d == DType::BF16 { 1e-2 } else { 2e-4 };
+        let limit = Limit { tol: &tol, floor: 1.0, rounded: false };
+        let name = &f.name;
+        subject
+            .check(f, &data, &limit)
+            .unwrap_or_else(|e| panic!("{name} {sizes:?}, fused {fuse}, rewritten {rewrite}: {e}"));
+    }
+}
+
+#[test]
+fn encoders() {
+    let e = Encoder { layers: 2, hidden: 24, heads: 3, inner: 40, vocab: 20, positions: 9, batch: 3 };
+    let f = e.graph().unwrap().finish().unwrap();
+    let params: Vec<&str> = f.ports.iter().filter(|p| p.diff).map(|p| p.name.as_str()).collect();
+    let gradient = transform::vjp(&f, &["hidden"], &params).unwrap();
+    for sizes in [[("batch", 3), ("seq", 9)], [("batch", 1), ("seq", 1)], [("batch", 2), ("seq", 5)]] {
+        judge(&f, &sizes);
+        judge(&gradient, &sizes);
+    }
+}
+
+#[test]
+fn decoders() {
+    let gpt = Gpt { layers: 2, hidden: 24, heads: 3, vocab: 17, positions: 9, batch: 3 };
+    for sizes in [[("batch", 3), ("seq", 9)], [("batch", 1), ("seq", 1)], [("batch", 2), ("seq", 5)]] {
+        judge(&gpt.graph().unwrap(), &sizes);
+        judge(&gpt.training().unwrap(), &sizes);
+    }
+}
+
+#[test]
+fn state_spaces() {
+    let mamba = Mamba { hidden: 12, inner: 20, states: 3, rank: 2, positions: 30, batch: 3 };
+    for sizes in [[("batch", 3), ("seq", 30)], [("batch", 1), ("seq", 1)], [("batch", 2), ("seq", 5)]] {
+        judge(&mamba.graph().unwrap(), &sizes);
+        judge(&mamba.training().unwrap(), &sizes);
+    }
+}
+
+#[test]
+fn a_medley_of_steps() {
+    let all = models::medley().unwrap();
+    let mut exact = all.clone();
+    exact.outputs.retain(|o| o.name != "half");
+    let exact = transform::dce(&exact).unwrap();
+    for n in [1, 5, 9] {
+        judge(&all, &[("n", n)]);
+        judge(&exact, &[("n", n)]);
+    }
+}

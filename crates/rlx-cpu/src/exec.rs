@@ -371,6 +371,11 @@ impl Executable {
         Ok(())
     }
 
+    /// For how many sizes of the inputs plans are kept.
+    pub fn plans(&self) -> usize {
+        lock(&self.plans).1.len()
+    }
+
     /// The plan for inputs of these shapes.
     fn planned(&self, inputs: &Inputs<'_, '_>) -> Result<(Arc<Bound>, Shapes)> {
         let mut plans = lock(&self.plans);

@@ -180,17 +180,21 @@ impl<T: Real> Chunk<T> {
                 let [b, c] =
                     [&x.b, &x.c].map(|x| (x.at([batch, t, n]).cast_const(), x.strides[1], x.strides[2]));
                 match all - n {
-                    16.. if V::REGISTERS >= 32 => self.states::<V, 16>(b, c, n, v),
-                    8.. => self.states::<V, 8>(b, c, n, v),
-                    4.. => self.states::<V, 4>(b, c, n, v),
-                    _ => self.states::<V, 1>(b, c, n, v),
+                    16.. if V::REGISTERS >= 32 && b.2 == 1 && c.2 == 1 => {
+                        self.states::<V, 16, true>(b, c, n, v)
+                    }
+                    8.. => self.states::<V, 8, false>(b, c, n, v),
+                    4.. => self.states::<V, 4, false>(b, c, n, v),
+                    _ => self.states::<V, 1, false>(b, c, n, v),
                 }
             };
         }
     }
 
+    /// With `DENSE` the states of B and C lie side by side: sixteen distances each would take the registers of all
+    /// other addresses.
     #[inline(always)]
-    unsafe fn states<V: Lanes<T = T>, const N: usize>(
+    unsafe fn states<V: Lanes<T = T>, const N: usize, const DENSE: bool>(
         &self,
         (b, bt, bn): Steps<T>,
         (c, ct, cn): Steps<T>,
@@ -198,9 +202,12 @@ impl<T: Real> Chunk<T> {
         v: usize,
     ) -> usize {
         let width = self.width;
+        let (bn, cn) = if DENSE { (1, 1) } else { (bn, cn) };
         // SAFETY: as above.
         unsafe {
             let (a, state) = (self.a.add(n * width + v), self.state.add(n * width + v));
+            // A on the stack, at distances known beforehand.
+            let a: [V; N] = std::array::from_fn(|i| V::load(a.add(i * width)));
             let mut h: [V; N] = std::array::from_fn(|i| V::load(state.add(i * width)));
             for t in 0..self.steps {
                 let o = t * width + v;
@@ -214,8 +221,8 @@ impl<T: Real> Chunk<T> {
                 // Written out, for states that a loop goes over would live in memory.
                 macro_rules! each {
                     ($($i:literal $sum:ident)*) => {$(
-                        if let Some(h) = h.get_mut($i) {
-                            let decay = (dt * V::load(a.add($i * width))).exp2();
+                        if let (Some(h), Some(a)) = (h.get_mut($i), a.get($i)) {
+                            let decay = (dt * *a).exp2();
                             *h = decay.fma(*h, dx * V::splat(*b.offset($i * bn)));
                             $sum = h.fma(V::splat(*c.offset($i * cn)), $sum);
                         }

@@ -143,7 +143,7 @@ pub enum Step {
         /// From the end.
         reverse: bool,
     },
-    /// y[t] = a[t] · y[t−1] + b[t].
+    /// `y[t] = a[t] · y[t−1] + b[t]`.
     LinearScan {
         /// The axis.
         axis: usize,

@@ -342,31 +342,17 @@ fn attention_over_merged_heads_is_recognised() {
     assert_eq!(count(&r, "attention"), 1, "{}", text::print(&r));
 }
 
-/// Run with `--release -- --ignored --nocapture`: prints times, asserts none.
+/// Every layer of a deep model is recognised, and rewriting again changes nothing.
 #[test]
-#[ignore = "a measurement"]
-fn time_of_twelve_layers() {
+fn twelve_layers() {
     let cases = [
         ("bert, composite", composite(12, 768, 12, dim("b", 32), dim("s", 512))),
         ("bert, decomposed", bert(12, 768, 12, dim("b", 32), dim("s", 512))),
         ("llama, decomposed", llama(12, 768, 12, 4, dim("b", 32), dim("s", 512))),
     ];
     for (name, f) in cases {
-        let mut r = rewrite(&f, &Options::default()).unwrap();
-        for (what, f) in [(name, f), ("the same, raised", r.func.clone())] {
-            let mut times = Vec::new();
-            for _ in 0..15 {
-                let start = std::time::Instant::now();
-                r = rewrite(&f, &Options::default()).unwrap();
-                times.push(start.elapsed().as_secs_f64() * 1e3);
-            }
-            times.sort_by(f64::total_cmp);
-            println!(
-                "{what}: {} nodes -> {}, {:.2} ms (median)",
-                f.nodes.len(),
-                r.func.nodes.len(),
-                times[7]
-            );
-        }
+        let r = rewrite(&f, &Options::default()).unwrap().func;
+        assert_eq!(count(&r, "attention"), 12, "{name}");
+        assert_eq!(rewrite(&r, &Options::default()).unwrap().func, r, "{name}");
     }
 }

@@ -4,9 +4,9 @@
 use crate::bind::byte_count;
 use crate::bind::{Bound, Cx, Io, Loaded, Ready, Setting, run};
 use rlx_compile::program::{Kernel, Named, fault};
-use rlx_ir::Result;
 use rlx_ir::dim::Bindings;
 use rlx_ir::op::Step;
+use rlx_ir::{Code, Error, Result};
 use rlx_simd::mem::{Ptr, Scratch, ScratchSize, round_up};
 use std::sync::Arc;
 
@@ -90,6 +90,16 @@ fn ready(shared: usize, run: impl Fn(&Cx<'_>, &[Ptr<u8>]) + Send + Sync + 'stati
     Ready { scratch: ScratchSize { each: 0, shared }, run: Box::new(run), flops: 0 }
 }
 
+/// The most turns of a loop: a graph from elsewhere must not keep the processor for ever.
+const TURNS: i64 = 1 << 32;
+
+fn check_turns(n: i64) -> Result<()> {
+    if n <= TURNS {
+        return Ok(());
+    }
+    Err(Error::new(Code::Limit, format!("a loop of {n} turns; the limit is {TURNS}")))
+}
+
 /// Binds control flow: arguments are operands, then results.
 pub(crate) fn bind(
     setting: Setting,
@@ -120,6 +130,7 @@ pub(crate) fn bind(
             }))
         }
         Step::While { carries, max, save } => {
+            check_turns(*max)?;
             let (cond, body) = (body(0)?, body(1)?);
             let (carries, max, save) = (*carries, *max, *save);
             let sizes: Vec<usize> = body.outputs.clone();
@@ -188,7 +199,9 @@ pub(crate) fn bind(
         }
         Step::Scan { carries, xs, length, reverse } => {
             let body = body(0)?;
-            let length = length.eval(bindings).map_err(crate::bind::unbound)?.max(0) as usize;
+            let length = length.eval(bindings).map_err(crate::bind::unbound)?;
+            check_turns(length)?;
+            let length = length.max(0) as usize;
             let (carries, xs, reverse) = (*carries, *xs, *reverse);
             let sizes = body.outputs.clone();
             let entries = body.inputs.get(carries..carries + xs).map(<[usize]>::to_vec).unwrap_or_default();

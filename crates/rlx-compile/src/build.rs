@@ -5,7 +5,8 @@ use crate::fuse::{Class, Fused, Group, is_free, operand_access, widen};
 use crate::items::{Doing, Item, Items, Point, Source, Value};
 use crate::plan::{Buffer, Plan};
 use crate::program::{
-    Arg, Call, Inst, Kernel, Named, Place, Product, Program, Reg, Region, Sizes, Slot, SlotId, Work, fault,
+    Arg, Call, Inst, Kernel, Named, Place, Product, Program, Reg, Region, SizeId, Sizes, Slot, SlotId, Work,
+    fault,
 };
 use rlx_ir::func::PortKind;
 use rlx_ir::op::Step;
@@ -275,18 +276,17 @@ impl Builder<'_, '_> {
         // What each load reads: the base, the access, and whether the whole buffer is read in order.
         let mut loads: Vec<(Value, Access, Reg)> = Vec::new();
         let mut free: HashMap<String, Reg> = HashMap::new();
-        if let Some(p) = group.producer {
-            let item = self.items.items.get(p).ok_or_else(|| fault("an item is missing"))?;
-            for v in item.operands.iter().flatten() {
-                let info = self.items.value(*v)?;
-                let (dtype, access, base) = (info.ty.dtype, info.access.clone(), info.base);
-                args.push(self.arg(dtype, &access, false));
-                slots.push((self.read(base, t)?, access.offset));
+        let producer = group.producer.and_then(|p| self.items.items.get(p));
+        if let Some(item) = producer {
+            self.operands(item, t, &mut args, &mut slots)?;
+            let Some((r, others)) = item.results.split_first() else { return Err(fault("no result")) };
+            for v in others {
+                self.result(*v, t, None, &mut args, &mut slots)?;
             }
-            let r = item.results.first().copied().ok_or_else(|| fault("a product has no result"))?;
-            regs.insert(r, 0);
-            code.push(Inst::Produced(self.items.dtype(r)?));
+            regs.insert(*r, 0);
+            code.push(Inst::Produced(self.items.dtype(*r)?));
         }
+        let own = args.len();
         for (i, class) in group.members.iter().rev() {
             let item = self.items.items.get(*i).ok_or_else(|| fault("an item is missing"))?;
             let mut ins: Vec<Reg> = Vec::new();
@@ -422,13 +422,20 @@ impl Builder<'_, '_> {
             slots.push((slot, Dim::constant(0)));
         }
         let lanes = group.lanes.unwrap_or(0);
-        let region = Region { space: self.program.sizes.ids(&space), lanes, code };
+        let mut region = Region { space: self.program.sizes.ids(&space), lanes, code };
+        if let Some(order) = producer.and_then(|p| p.written.as_ref()) {
+            reorder(&mut region, args.get_mut(own..).unwrap_or_default(), order);
+        }
         let all = || group.producer.into_iter().chain(group.members.iter().rev().map(|m| m.0));
         let label = self.label(all());
         let note = self.note(all());
-        let work = match group.producer.and_then(|p| self.items.items.get(p)) {
+        let work = match producer {
             Some(Item { doing: Doing::Product { batch, .. }, .. }) => {
                 Work::Product(Product { batch: *batch, epilogue: Some(region) })
+            }
+            Some(Item { doing: Doing::Step(step), operands, .. }) => {
+                let given = operands.iter().map(Option::is_some).collect();
+                Work::Kernel { step: step.clone(), given, epilogue: Some(region) }
             }
             _ => Work::Region(region),
         };
@@ -498,20 +505,46 @@ impl Builder<'_, '_> {
         out.join("+")
     }
 
-    fn alone(&mut self, i: usize, t: usize) -> Result<()> {
-        let item = self.items.items.get(i).ok_or_else(|| fault("an item is missing"))?;
-        let mut args: Vec<Arg> = Vec::new();
-        let mut slots: Vec<(SlotId, Dim)> = Vec::new();
+    /// What a kernel reads, as further arguments.
+    fn operands(
+        &mut self,
+        item: &Item,
+        t: usize,
+        args: &mut Vec<Arg>,
+        slots: &mut Vec<(SlotId, Dim)>,
+    ) -> Result<()> {
         for v in item.operands.iter().flatten() {
             let info = self.items.value(*v)?;
             let (dtype, access, base) = (info.ty.dtype, info.access.clone(), info.base);
             args.push(self.arg(dtype, &access, false));
             slots.push((self.read(base, t)?, access.offset));
         }
+        Ok(())
+    }
+
+    /// What a kernel writes, as a further argument; dense unless an access is given.
+    fn result(
+        &mut self,
+        v: Value,
+        t: usize,
+        access: Option<Access>,
+        args: &mut Vec<Arg>,
+        slots: &mut Vec<(SlotId, Dim)>,
+    ) -> Result<()> {
+        let ty = self.items.value(v)?.ty.clone();
+        let slot = self.write(v, t, None)?;
+        args.push(self.arg(ty.dtype, &access.unwrap_or_else(|| Access::dense(&ty.shape)), true));
+        slots.push((slot, Dim::constant(0)));
+        Ok(())
+    }
+
+    fn alone(&mut self, i: usize, t: usize) -> Result<()> {
+        let item = self.items.items.get(i).ok_or_else(|| fault("an item is missing"))?;
+        let mut args: Vec<Arg> = Vec::new();
+        let mut slots: Vec<(SlotId, Dim)> = Vec::new();
+        self.operands(item, t, &mut args, &mut slots)?;
         let given: Vec<bool> = item.operands.iter().map(Option::is_some).collect();
         for v in &item.results {
-            let ty = self.items.value(*v)?.ty.clone();
-            let slot = self.write(*v, t, None)?;
             let access = match &item.doing {
                 // The product's own form: rows and columns merged.
                 Doing::Product { .. } => {
@@ -524,12 +557,14 @@ impl Builder<'_, '_> {
                     let last = |a: Option<&Arg>| a.and_then(|a| a.shape.last()).map(|d| sizes.dim(*d));
                     let mut shape = dims(x, 1);
                     shape.extend(last(y));
-                    Access::dense(&shape)
+                    Some(Access::dense(&shape))
                 }
-                _ => item.written.clone().unwrap_or_else(|| Access::dense(&ty.shape)),
+                _ => match &item.written {
+                    Some(order) => Some(Access::dense(&self.items.value(*v)?.ty.shape).permute(order)),
+                    None => None,
+                },
             };
-            args.push(self.arg(ty.dtype, &access, true));
-            slots.push((slot, Dim::constant(0)));
+            self.result(*v, t, access, &mut args, &mut slots)?;
         }
         let (label, note) = (item.name.to_string(), self.note(std::iter::once(i)));
         match &item.doing {
@@ -547,7 +582,7 @@ impl Builder<'_, '_> {
                 self.call(Kernel { work, args }, slots, label, note);
             }
             Doing::Step(step) => {
-                let work = Work::Kernel { step: step.clone(), given };
+                let work = Work::Kernel { step: step.clone(), given, epilogue: None };
                 self.call(Kernel { work, args }, slots, label, note);
             }
             Doing::Point(_) => return Err(fault("element-wise work stands alone")),
@@ -620,6 +655,21 @@ impl Builder<'_, '_> {
         }
         self.program.plan = Plan::new(self.buffers, &self.program.sizes);
         Ok(self.program)
+    }
+}
+
+/// Lets a region go through its space in another order of axes: that of the kernel in front of it.
+fn reorder(region: &mut Region, args: &mut [Arg], order: &[usize]) {
+    let pick = |v: &mut Vec<SizeId>| *v = order.iter().filter_map(|a| v.get(*a).copied()).collect();
+    pick(&mut region.space);
+    for a in args {
+        pick(&mut a.shape);
+        pick(&mut a.strides);
+    }
+    for i in &mut region.code {
+        if let Inst::Iota { strides, .. } = i {
+            pick(strides);
+        }
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Items are visited from the last to the first. An item joins the group of an item that uses it if both can be computed at
 //! the same index of one space: as one element each (*full*), once per row (*row*, such as a mean that is subtracted), or
-//! once in all (*splat*). A reduction joins as a row whose lanes it reduces; a matrix product joins as what stands in front
-//! of a region: its epilogue.
+//! once in all (*splat*). A reduction joins as a row whose lanes it reduces; a matrix product, or a step whose kernel hands
+//! its result on in blocks, joins as what stands in front of a region: its epilogue.
 //!
 //! When an item is visited everything behind it is placed, so whether joining would make a cycle is known at once: it would
 //! if a value that leaves the group on another way came back to it.
@@ -200,7 +200,9 @@ impl Fuser<'_, '_> {
             return Ok(()); // nobody needs it
         }
         let mut reason = String::new();
-        if self.limits.fuse && item.results.len() == 1 {
+        // Of several results only the first can go to a region.
+        let joins = item.results.len() == 1 || item.doing.blocks(item.shape.len()).is_some();
+        if self.limits.fuse && joins {
             for g in users.iter().rev() {
                 match self.try_join(i, *g, &users)? {
                     Ok(()) => {
@@ -229,11 +231,11 @@ impl Fuser<'_, '_> {
     /// Marks the results that must lie in memory, and what is now behind the group.
     fn leave(&mut self, i: usize, g: usize, users: &[usize]) {
         let Some(item) = self.items.items.get(i) else { return };
-        let elsewhere = users.iter().any(|u| *u != g);
         let alone = self.out.groups.get(g).is_some_and(|g| g.alone.is_some());
-        for r in &item.results {
+        for (k, r) in item.results.iter().enumerate() {
+            let elsewhere = self.uses.get(*r).into_iter().flatten().any(|u| u.group != g);
             if let Some(s) = self.out.stored.get_mut(*r) {
-                *s |= elsewhere || alone;
+                *s |= elsewhere || alone || k > 0;
             }
         }
         if self.out.groups.len() <= self.limits.tracked {
@@ -284,32 +286,7 @@ impl Fuser<'_, '_> {
             lanes = Some(n);
         }
         match &item.doing {
-            Doing::Step(_) => return Ok(Err("it has a kernel of its own".into())),
-            Doing::Product { columns, .. } => {
-                if self.items.dtype(result)? != DType::F32 {
-                    return Ok(Err("only products in f32 have an epilogue".into()));
-                }
-                if class != Class::Full || item.shape != space || *columns == 0 {
-                    return Ok(Err("the region does not run over the product".into()));
-                }
-                if group.producer.is_some() {
-                    return Ok(Err("the region has a product in front of it already".into()));
-                }
-                if lanes.is_some_and(|l| l != *columns) {
-                    return Ok(Err("the region's rows are not those of the product".into()));
-                }
-                let width = product(space.get(space.len() - columns..).unwrap_or_default());
-                if group.folds && width.upper().is_none_or(|w| w > self.limits.epilogue_lanes) {
-                    return Ok(Err(format!("rows of {width} do not stay in the cache")));
-                }
-                let group = self.out.groups.get_mut(g).ok_or_else(|| fault("a group is missing"))?;
-                group.lanes = Some(*columns);
-                group.producer = Some(i);
-                self.place(i, g);
-                self.note(i, format!("in front of its epilogue: saves writing and reading {numel} elements"));
-                self.read_memory(i, g);
-                return Ok(Ok(()));
-            }
+            Doing::Step(_) | Doing::Product { .. } => return self.in_front(i, g, class),
             Doing::Point(Point::Fold(_, axes)) => {
                 let reduced: Vec<Dim> =
                     axes.iter().filter_map(|a| self.operand_shape(i)?.get(*a).cloned()).collect();
@@ -337,8 +314,13 @@ impl Fuser<'_, '_> {
                 if product(&reduced) != own {
                     return Ok(Err("it reduces other lanes than the group".into()));
                 }
-                if let Some(p) = group.producer {
-                    let name = self.items.items.get(p).map_or("", |p| p.name);
+                if let Some(p) = group.producer.and_then(|p| self.items.items.get(p)) {
+                    let name = p.name;
+                    if !p.doing.blocks(p.shape.len()).is_some_and(|b| b.whole_rows) {
+                        return Ok(Err(format!(
+                            "{name} in front of the group gives no whole rows to reduce"
+                        )));
+                    }
                     if own.upper().is_none_or(|w| w > self.limits.epilogue_lanes) {
                         return Ok(Err(format!("rows of {own} behind a {name} do not stay in the cache")));
                     }
@@ -373,6 +355,85 @@ impl Fuser<'_, '_> {
         self.note(i, format!("joined its user: saves writing and reading {numel} elements"));
         self.register(g, reads);
         Ok(Ok(()))
+    }
+
+    /// Puts an item in front of a group, whose region then runs on the blocks that it gives, or says why not.
+    fn in_front(&mut self, i: usize, g: usize, class: Class) -> Result<Result<(), String>> {
+        let item = self.items.items.get(i).ok_or_else(|| fault("an item is missing"))?;
+        let group = self.out.groups.get(g).ok_or_else(|| fault("a group is missing"))?;
+        let Some((result, others)) = item.results.split_first() else {
+            return Err(fault("an item has no result"));
+        };
+        let (ty, name) = (&self.items.value(*result)?.ty, item.name);
+        let Some(blocks) = item.doing.blocks(item.shape.len()) else {
+            return Ok(Err("it has a kernel of its own".into()));
+        };
+        if ty.dtype != DType::F32 {
+            return Ok(Err("only what is computed in f32 has an epilogue".into()));
+        }
+        if let Some(p) = group.producer.and_then(|p| self.items.items.get(p)) {
+            return Ok(Err(format!("the region has {} in front of it already", p.name)));
+        }
+        if others.iter().any(|r| self.uses.get(*r).into_iter().flatten().any(|u| u.group == g)) {
+            return Ok(Err("the group reads another of its results too".into()));
+        }
+        if class != Class::Full || blocks.columns == 0 {
+            return Ok(Err(format!("the region does not run over what {name} gives")));
+        }
+        // What lies in memory may have other rows, but not other columns.
+        let rows = ty.rank() - blocks.columns.min(ty.rank());
+        if item
+            .written
+            .as_ref()
+            .is_some_and(|w| w.iter().skip(rows).ne(&(rows..ty.rank()).collect::<Vec<_>>()))
+        {
+            return Ok(Err(format!("the last axes are not the columns of {name}")));
+        }
+        let mut moved = None;
+        if group.space != ty.shape {
+            moved = self.over(group, &ty.shape)?;
+            if moved.is_none() {
+                return Ok(Err(format!("the region does not run over what {name} gives")));
+            }
+        }
+        if group.lanes.is_some_and(|l| l != blocks.columns) {
+            return Ok(Err(format!("the region's rows are not those of {name}")));
+        }
+        if group.folds && !blocks.whole_rows {
+            return Ok(Err(format!("{name} gives no whole rows to reduce")));
+        }
+        let width = product(ty.shape.get(rows..).unwrap_or_default());
+        if group.folds && width.upper().is_none_or(|w| w > self.limits.epilogue_lanes) {
+            return Ok(Err(format!("rows of {width} do not stay in the cache")));
+        }
+        let (numel, space) = (ty.numel(), ty.shape.clone());
+        let group = self.out.groups.get_mut(g).ok_or_else(|| fault("a group is missing"))?;
+        (group.space, group.lanes, group.producer) = (space, Some(blocks.columns), Some(i));
+        if let Some(reads) = moved {
+            for (base, _) in &reads {
+                if let Some(u) = self.uses.get_mut(*base) {
+                    u.retain(|u| u.group != g);
+                }
+            }
+            self.register(g, reads);
+        }
+        self.place(i, g);
+        self.note(i, format!("in front of its epilogue: saves writing and reading {numel} elements"));
+        self.read_memory(i, g);
+        Ok(Ok(()))
+    }
+
+    /// What a group reads if it runs over as many elements of another shape; `None` if strides cannot say that.
+    fn over(&self, group: &Group, space: &[Dim]) -> Result<Option<Vec<Read>>> {
+        if group.lanes.is_some() {
+            return Ok(None);
+        }
+        let mut out = Vec::new();
+        for (i, class) in &group.members {
+            let Some(reads) = self.reads(*i, *class, space)? else { return Ok(None) };
+            out.extend(reads);
+        }
+        Ok(Some(out))
     }
 
     fn place(&mut self, i: usize, g: usize) {

@@ -5,7 +5,7 @@ use crate::program::fault;
 use rlx_ir::func::ValueId;
 use rlx_ir::func::{Def, Func};
 use rlx_ir::op::Step;
-use rlx_ir::op::step::Fold;
+use rlx_ir::op::step::{Blocks, Fold};
 use rlx_ir::scalar::Scalar;
 use rlx_ir::types::product;
 use rlx_ir::{DType, Dim, Result, Tensor, Type};
@@ -76,6 +76,17 @@ pub enum Doing {
     Step(Step),
 }
 
+impl Doing {
+    /// The blocks in which a first result of that rank is handed on; `None`: it is only written to memory.
+    pub fn blocks(&self, rank: usize) -> Option<Blocks> {
+        match self {
+            Doing::Point(_) => None,
+            Doing::Product { columns, .. } => Some(Blocks { columns: *columns, whole_rows: true }),
+            Doing::Step(step) => step.blocks(rank),
+        }
+    }
+}
+
 /// Something to do.
 #[derive(Clone, Debug)]
 pub struct Item {
@@ -91,8 +102,9 @@ pub struct Item {
     pub node: Option<usize>,
     /// The op's name.
     pub name: &'static str,
-    /// How a kernel that can write with any strides writes its result; `None` if dense.
-    pub written: Option<Access>,
+    /// For a kernel that can write with any strides: axis i of its result is axis `written[i]` of what lies in memory.
+    /// `None`: the same axes.
+    pub written: Option<Vec<usize>>,
 }
 
 /// The graph without views.
@@ -358,7 +370,7 @@ impl<'f> Items<'f> {
         }
         let access = Access::dense(&shape).permute(&back);
         item.results = vec![r];
-        item.written = Some(access.clone());
+        item.written = Some(back);
         self.set(r, Source::Item(i), r, Access::dense(&shape));
         self.set(v, Source::View, r, access);
         Ok(true)

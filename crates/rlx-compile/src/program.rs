@@ -162,12 +162,15 @@ pub enum Work {
     Region(Region),
     /// A matrix product; the first two arguments are the operands. Without an epilogue the third is the result.
     Product(Product),
-    /// A step kind that has a kernel of its own: operands first (absent ones left out, see `given`), then results.
+    /// A step kind that has a kernel of its own: operands first (absent ones left out, see `given`), then results. With an
+    /// epilogue the first result is left out, and what the region reads and writes comes last.
     Kernel {
         /// The step kind.
         step: Step,
         /// Which operands of the op are given.
         given: Vec<bool>,
+        /// What is computed with the first result while it is in the cache: over the space `[rows.., columns..]`.
+        epilogue: Option<Region>,
     },
     /// Writes part of a result: the first argument into the second.
     Copy,
@@ -178,6 +181,17 @@ pub enum Work {
         /// The regions.
         bodies: Vec<Program>,
     },
+}
+
+impl Work {
+    /// The fused element-wise work, whether it stands alone or behind something.
+    pub fn region(&self) -> Option<&Region> {
+        match self {
+            Work::Region(r) => Some(r),
+            Work::Product(Product { epilogue, .. }) | Work::Kernel { epilogue, .. } => epilogue.as_ref(),
+            Work::Copy | Work::Flow { .. } => None,
+        }
+    }
 }
 
 /// An argument of a kernel.

@@ -2,9 +2,10 @@
 
 use crate::kernels;
 use rlx_compile::plan::Layout;
-use rlx_compile::program::{Call, Inst, Kernel, Place, Product, Program, Work, fault};
+use rlx_compile::program::{Call, Inst, Kernel, Place, Program, Work, fault};
 use rlx_ir::dim::{Bindings, DimError};
 use rlx_ir::{Code, DType, Error, Result};
+use rlx_simd::conv::ConvWeights;
 use rlx_simd::gemm::{PackKind, PackedB};
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Ptr, Scratch, ScratchSize};
@@ -15,8 +16,26 @@ use std::sync::Arc;
 pub(crate) struct Cx<'a> {
     pub pool: &'a Pool,
     pub scratch: Scratch,
-    /// The right operand of a product, if it was packed when the params were set.
-    pub packed: Option<&'a PackedB>,
+    /// The weights, if they were packed when the params were set.
+    pub packed: Option<&'a Packed>,
+}
+
+/// Weights in the order in which a kernel reads them.
+pub(crate) enum Packed {
+    /// The right operand of a product.
+    Product(PackedB),
+    /// The weights of a convolution.
+    Conv(ConvWeights<f32>),
+}
+
+impl Packed {
+    /// Bytes that they take.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Packed::Product(p) => p.bytes(),
+            Packed::Conv(w) => w.bytes(),
+        }
+    }
 }
 
 /// A kernel bound to sizes.
@@ -205,11 +224,7 @@ fn bind_call(loaded: &Loaded, sizes: &[i64], layout: &Layout, c: &Call) -> Resul
 
 /// How far an index reaches into an argument beyond its strides; `None` if there is nothing to find there.
 fn indexed(kernel: &Kernel, arg: u32, size: &dyn Fn(rlx_compile::program::SizeId) -> i64) -> Option<i64> {
-    let code = match &kernel.work {
-        Work::Region(r) => &r.code,
-        Work::Product(Product { epilogue: Some(r), .. }) => &r.code,
-        _ => return Some(0),
-    };
+    let code = kernel.work.region().map(|r| r.code.as_slice()).unwrap_or_default();
     code.iter().try_fold(0, |far, i| match i {
         Inst::Take { arg: a, len, .. } if *a == arg && size(*len) == 0 => None,
         Inst::Take { arg: a, stride, len, .. } if *a == arg => {
@@ -226,8 +241,8 @@ pub(crate) struct Io<'a> {
     pub params: &'a [Ptr<u8>],
     pub prepared: &'a [Ptr<u8>],
     pub outputs: &'a [Ptr<u8>],
-    /// The packed right operand of each call's product.
-    pub packed: &'a [Option<Arc<PackedB>>],
+    /// The packed weights of each call.
+    pub packed: &'a [Option<Arc<Packed>>],
 }
 
 /// Sees every call of a run.

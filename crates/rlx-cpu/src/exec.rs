@@ -1,14 +1,16 @@
 //! What a caller holds: an engine (the threads and the instruction set) and executables.
 
-use crate::bind::{Bound, From, Io, Loaded, Setting, Watch, byte_count, contiguous, no_memory, run};
+use crate::bind::{Bound, From, Io, Loaded, Packed, Setting, Watch, byte_count, contiguous, no_memory, run};
 use crate::data::{Data, View, ViewMut, check_fits, is_aligned, limits, to_tensor};
+use crate::kernels::pack_weights;
 use crate::product;
 use crate::profile::{Profile, Recorder};
 use rlx_compile::program::{Named, Program, SlotId, Work};
 use rlx_ir::dim::Bindings;
 use rlx_ir::op::Step;
+use rlx_ir::op::step::ConvPart;
 use rlx_ir::{Code, DType, Error, Result, Tensor, Type};
-use rlx_simd::gemm::{PackKind, PackedB};
+use rlx_simd::gemm::PackKind;
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Ptr, Scratch};
 use rlx_simd::pool::Pool;
@@ -99,7 +101,7 @@ impl Kept {
 struct Params {
     given: Vec<Option<Kept>>,
     prepared: Vec<Buffer>,
-    packed: Vec<Option<Arc<PackedB>>>,
+    packed: Vec<Option<Arc<Packed>>>,
     /// Whether something was set since the params were prepared.
     stale: bool,
 }
@@ -145,8 +147,8 @@ pub struct Executable {
     setting: Setting,
     loaded: Loaded,
     prepare: Option<Loaded>,
-    /// The products whose right operand is packed when params are set: the call and the slot.
-    products: Vec<(usize, SlotId)>,
+    /// The calls whose weights, the second argument, are packed when params are set, and the slot of those.
+    weights: Vec<(usize, SlotId)>,
     params: RwLock<Params>,
     /// The largest sizes of each input.
     limits: Vec<Vec<Option<usize>>>,
@@ -169,9 +171,14 @@ impl Executable {
         let prepare = program.prepare.take().map(|p| Loaded::new(*p)).transpose()?;
         let loaded = Loaded::new(program)?;
         let p = &loaded.program;
-        let mut products = Vec::new();
+        let mut weights = Vec::new();
         for (i, c) in p.calls.iter().enumerate() {
-            let Work::Product(_) = &p.kernel(c)?.work else { continue };
+            if !matches!(
+                &p.kernel(c)?.work,
+                Work::Product(_) | Work::Kernel { step: Step::Conv { part: ConvPart::Output, .. }, .. }
+            ) {
+                continue;
+            }
             let Some((slot, _)) = c.args.get(1) else { continue };
             let fixed = matches!(
                 loaded.slots.get(slot.0 as usize),
@@ -179,7 +186,7 @@ impl Executable {
             );
             let float = p.kernel(c)?.args.get(1).is_some_and(|a| a.dtype == DType::F32);
             if fixed && float {
-                products.push((i, *slot));
+                weights.push((i, *slot));
             }
         }
         let params = Params {
@@ -192,7 +199,7 @@ impl Executable {
             engine: engine.clone(),
             setting,
             prepare,
-            products,
+            weights,
             params: RwLock::new(params),
             limits: p.inputs.iter().map(limits).collect(),
             plans: Mutex::new((0, Vec::new())),
@@ -251,10 +258,10 @@ impl Executable {
         list.filter(|(_, g)| g.is_none()).map(|(p, _)| p.name.as_str()).collect()
     }
 
-    /// The bytes of packed weights: what a run reads instead of the params that products take.
+    /// The bytes of packed weights: what a run reads instead of the params that products and convolutions take.
     pub fn packed_bytes(&self) -> usize {
         let params = self.params.read().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<&Arc<PackedB>> = params.packed.iter().flatten().collect();
+        let mut all: Vec<&Arc<Packed>> = params.packed.iter().flatten().collect();
         all.sort_by_key(|p| Arc::as_ptr(p));
         all.dedup_by(|a, b| Arc::ptr_eq(a, b));
         all.iter().map(|p| p.bytes()).sum()
@@ -317,21 +324,22 @@ impl Executable {
         }
     }
 
-    /// Packs the right operands of products.
+    /// Packs the right operands of products and the weights of convolutions.
     fn pack(&self, params: &mut Params, given: &[Ptr<u8>]) -> Result<()> {
         let p = &self.loaded.program;
         params.packed = vec![None; p.calls.len()];
-        let mut known: Vec<(SlotId, rlx_compile::program::SizeId, u32, Arc<PackedB>)> = Vec::new();
-        for (call, slot) in &self.products {
+        let mut known: Vec<(SlotId, rlx_compile::program::SizeId, u32, Arc<Packed>)> = Vec::new();
+        for (call, slot) in &self.weights {
             let Some(c) = p.calls.get(*call) else { continue };
             let kernel = p.kernel(c)?;
-            let (Work::Product(product), Some((_, offset))) = (&kernel.work, c.args.get(1)) else { continue };
+            let Some((_, offset)) = c.args.get(1) else { continue };
+            let batch = if let Work::Product(p) = &kernel.work { p.batch } else { 0 };
             // The sizes of a weight are constants; those of the rows do not matter.
             let mut sizes = Vec::new();
             let symbols: Bindings = p.symbols.iter().map(|s| (s, 0)).collect();
             let Some(y) = kernel.args.get(1) else { continue };
             let constant = |id: &rlx_compile::program::SizeId| p.sizes.dim(*id).is_const();
-            if !y.shape.iter().skip(product.batch).all(constant)
+            if !y.shape.iter().skip(batch).all(constant)
                 || !y.strides.iter().all(constant)
                 || !constant(offset)
             {
@@ -339,10 +347,9 @@ impl Executable {
             }
             p.sizes.bind(&symbols, &mut sizes).map_err(crate::bind::unbound)?;
             let size = |id: &rlx_compile::program::SizeId| sizes.get(id.0 as usize).copied().unwrap_or(0);
-            if y.strides.iter().take(product.batch).any(|s| size(s) != 0) {
+            if y.strides.iter().take(batch).any(|s| size(s) != 0) {
                 continue;
             }
-            let form = product::Form::new(&sizes, kernel, product)?;
             if let Some((.., done)) =
                 known.iter().find(|(s, o, k, _)| s == slot && o == offset && *k == c.kernel)
             {
@@ -360,9 +367,22 @@ impl Executable {
             };
             let Some(base) = base else { continue };
             let from = base.0.wrapping_add(size(offset).max(0) as usize * 4);
-            // SAFETY: the param was checked when it was set, and the compiler's views of it lie within it.
-            let packed =
-                Arc::new(unsafe { product::pack(self.setting, &form, from.cast(), &self.engine.pool) });
+            let pool = &self.engine.pool;
+            let packed = match &kernel.work {
+                Work::Product(product) => {
+                    let form = product::Form::new(&sizes, kernel, product)?;
+                    // SAFETY: the param was checked when it was set, and the compiler's views of it lie within it.
+                    Some(Packed::Product(unsafe { product::pack(self.setting, &form, from.cast(), pool) }))
+                }
+                Work::Kernel { step: Step::Conv { sliding, groups, .. }, .. } => {
+                    let shape: Vec<usize> = y.shape.iter().map(|d| size(d).max(0) as usize).collect();
+                    // SAFETY: as above.
+                    unsafe { pack_weights(self.setting, &shape, sliding, *groups, from.cast(), pool) }
+                        .map(Packed::Conv)
+                }
+                _ => None,
+            };
+            let Some(packed) = packed.map(Arc::new) else { continue };
             known.push((*slot, *offset, c.kernel, packed.clone()));
             if let Some(to) = params.packed.get_mut(*call) {
                 *to = Some(packed);

@@ -6,6 +6,7 @@
 
 mod bind;
 pub mod data;
+mod epilogue;
 pub mod exec;
 mod flow;
 mod kernels;

@@ -1,12 +1,13 @@
 //! Matrix products, with what is fused behind them.
 
-use crate::bind::{Cx, Ready, Setting};
-use crate::region::{self, BoundRegion};
+use crate::bind::{Cx, Packed, Ready, Setting};
+use crate::epilogue::Epilogue;
+use crate::region;
 use rlx_compile::program::{Arg, Kernel, Product, SizeId, fault};
 use rlx_ir::{Code, DType, Error, Result};
 use rlx_simd::gemm::generic::{Element, Generic, gemm_generic, gemm_generic_scratch};
 use rlx_simd::gemm::{A, B, BatchOffsets, Gemm, Out, PackedB, Sink};
-use rlx_simd::mem::{Ptr, Scratch, ScratchSize, round_up};
+use rlx_simd::mem::{Ptr, ScratchSize};
 use std::ops::Range;
 
 /// The sizes and strides of a product.
@@ -70,43 +71,6 @@ impl Form {
     }
 }
 
-/// Hands blocks of the product to the region behind it.
-struct Epilogue<'a> {
-    region: &'a BoundRegion,
-    scratch: Scratch,
-    skip: usize,
-    args: &'a [Ptr<u8>],
-    rows: usize,
-}
-
-impl Sink for Epilogue<'_> {
-    unsafe fn block(
-        &self,
-        worker: usize,
-        batch: usize,
-        rows: Range<usize>,
-        cols: Range<usize>,
-        acc: *mut f32,
-        stride: usize,
-    ) {
-        let rows = batch * self.rows + rows.start..batch * self.rows + rows.end;
-        // SAFETY: the block is the product's own, and the addresses are those of the call.
-        unsafe {
-            self.region.run_block(
-                &self.scratch,
-                self.skip,
-                worker,
-                self.args,
-                rows,
-                cols,
-                acc.cast(),
-                stride * 4,
-                4,
-            );
-        }
-    }
-}
-
 pub(crate) fn bind(setting: Setting, sizes: &[i64], kernel: &Kernel, product: &Product) -> Result<Ready> {
     let form = Form::new(sizes, kernel, product)?;
     let flops = 2 * form.batches.len() as u64 * form.m as u64 * form.n as u64 * form.k as u64;
@@ -131,22 +95,17 @@ pub(crate) fn bind(setting: Setting, sizes: &[i64], kernel: &Kernel, product: &P
         (DType::F32, Some(r)) => {
             let region = region::bind(level, sizes, kernel, r, true)?;
             let whole_rows = region.needs_rows();
-            let out = Out::Sink { sink: &Nowhere, whole_rows };
-            let own = scratch_of(level, &form, &out);
-            let skip = round_up(own.each);
-            let scratch = ScratchSize { each: skip + region.each_bytes(), shared: own.shared };
-            let flops = flops + region.flops;
+            let own = scratch_of(level, &form, &Out::Sink { sink: &Nowhere, whole_rows });
+            let epilogue = Epilogue::new(region, form.m, own);
+            let (scratch, flops) = (epilogue.scratch, flops + epilogue.flops());
             let run = move |cx: &Cx<'_>, args: &[Ptr<u8>]| {
                 let [a, b, ..] = args else { return };
-                let b = right(cx, &form, *b);
-                let sink = Epilogue { region: &region, scratch: cx.scratch, skip, args, rows: form.m };
+                let gemm = form.gemm(level, a.0.cast(), right(cx, &form, *b));
                 // SAFETY: as above; the region's arguments were checked with the rest.
                 unsafe {
-                    form.gemm(level, a.0.cast(), b).run(
-                        cx.pool,
-                        &cx.scratch,
-                        Out::Sink { sink: &sink, whole_rows },
-                    )
+                    epilogue.run(cx, args, |sink| {
+                        gemm.run(cx.pool, &cx.scratch, Out::Sink { sink, whole_rows });
+                    });
                 }
             };
             Ok(Ready { scratch, run: Box::new(run), flops })
@@ -160,8 +119,8 @@ pub(crate) fn bind(setting: Setting, sizes: &[i64], kernel: &Kernel, product: &P
 /// The right operand: packed when the params were set, or as it lies.
 fn right<'a>(cx: &Cx<'a>, form: &Form, ptr: Ptr<u8>) -> B<'a> {
     match cx.packed {
-        Some(p) => B::Packed(p),
-        None => B::Strided { ptr: ptr.0.cast(), strides: form.b },
+        Some(Packed::Product(p)) => B::Packed(p),
+        _ => B::Strided { ptr: ptr.0.cast(), strides: form.b },
     }
 }
 

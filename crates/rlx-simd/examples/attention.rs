@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use rlx_simd::attention::{Attention, AttentionGrad, Scores};
+use rlx_simd::attention::{Attention, AttentionGrad, Out, Scores};
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Scratch, View};
 use rlx_simd::pool::Pool;
@@ -87,16 +87,16 @@ fn main() {
                 softcap: None,
             },
             v: View::dense(v.as_mut_ptr(), [b, hkv, t, d]),
-            y: View::dense(y.as_mut_ptr(), [b, hq, s, d]),
         };
+        let y = View::dense(y.as_mut_ptr(), [b, hq, s, d]);
         let buffer = Buffer::new(a.scratch().total(threads));
         let scratch = unsafe { Scratch::new(buffer.ptr(), a.scratch(), threads) };
-        let best = time(|| unsafe { a.run(level, &pool, &scratch) });
+        let best = time(|| unsafe { a.run(level, &pool, &scratch, Out::Direct(y)) });
         let (mut dq, mut dk, mut dv) = (vec![0f32; q.len()], vec![0f32; k.len()], vec![0f32; v.len()]);
         let grad = AttentionGrad {
             scores: a.scores,
             v: a.v,
-            dy: a.y,
+            dy: y,
             dq: View::dense(dq.as_mut_ptr(), a.scores.q.shape),
             dk: View::dense(dk.as_mut_ptr(), a.scores.k.shape),
             dv: View::dense(dv.as_mut_ptr(), a.v.shape),

@@ -1,10 +1,12 @@
 //! Attention and its gradients against plain loops in f64.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
 
-use rlx_simd::attention::{Attention, AttentionGrad, Real, Scores};
+use rlx_simd::attention::{Attention, AttentionGrad, Out, Real, Scores, Sink};
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Scratch, ScratchSize, View};
 use rlx_simd::pool::Pool;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// A small generator of numbers.
 struct Rng(u64);
@@ -259,8 +261,23 @@ fn compare_forward<T: Real + Element>(
         let mut first: Option<Vec<u64>> = None;
         for pool in pools {
             let mut y: Tensor<T, 4> = Tensor::new(rng, shape, case.strange, |_| f64::NAN);
-            let a = Attention { scores: case.scores(o), v: o.v.view(), y: y.view() };
-            with_scratch(a.scratch(), pool.threads(), |s| unsafe { a.run(level, pool, s) });
+            let a = Attention { scores: case.scores(o), v: o.v.view() };
+            let out = Out::Direct(y.view());
+            with_scratch(a.scratch(), pool.threads(), |s| unsafe { a.run(level, pool, s, out) });
+            // A sink gets the same bits, every row once.
+            let mut z: Tensor<T, 4> = Tensor::new(rng, shape, case.strange, |_| f64::NAN);
+            let taken = (0..shape[0] * shape[1] * shape[2]).map(|_| AtomicUsize::new(0)).collect();
+            let taker = Taker { z: z.view(), taken };
+            with_scratch(a.scratch(), pool.threads(), |s| unsafe {
+                a.run(level, pool, s, Out::Sink(&taker))
+            });
+            assert!(taker.taken.iter().all(|n| n.load(Relaxed) == 1), "{level} {case:?}");
+            for at in case.rows() {
+                for c in 0..shape[3] {
+                    let at = [at[0], at[1], at[2], c];
+                    assert_eq!(y.get(at).to_bits(), z.get(at).to_bits(), "{level} {case:?} {at:?}");
+                }
+            }
             let mut bits = Vec::new();
             for (at, want) in case.rows().zip(&want) {
                 for (c, want) in want.iter().enumerate() {
@@ -279,6 +296,41 @@ fn compare_forward<T: Real + Element>(
                 "{level} {} threads {case:?}",
                 pool.threads()
             );
+        }
+    }
+}
+
+/// Writes what it gets to memory, and to where it got it from.
+struct Taker<T> {
+    z: View<T, 4>,
+    taken: Vec<AtomicUsize>,
+}
+
+// SAFETY: blocks go to different places.
+unsafe impl<T> Sync for Taker<T> {}
+
+impl<T: Real> Sink<T> for Taker<T> {
+    unsafe fn block(
+        &self,
+        _: usize,
+        head: usize,
+        queries: Range<usize>,
+        columns: Range<usize>,
+        acc: *mut T,
+        stride: usize,
+    ) {
+        let [_, heads, s, dv] = self.z.shape;
+        assert_eq!(columns, 0..dv);
+        for (row, i) in queries.enumerate() {
+            self.taken[head * s + i].fetch_add(1, Relaxed);
+            for c in 0..dv {
+                // SAFETY: the block holds these rows, and nobody else writes them.
+                unsafe {
+                    let from = acc.add(row * stride + c);
+                    *self.z.at([head / heads, head % heads, i, c]) = *from;
+                    *from = T::ZERO;
+                }
+            }
         }
     }
 }

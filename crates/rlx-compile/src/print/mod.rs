@@ -9,7 +9,7 @@ pub use svg::arena;
 
 use crate::access::dense_strides;
 use crate::plan::{Layout, Report};
-use crate::program::{Arg, Call, Inst, Kernel, Place, Program, Region, SizeId, SlotId, Work};
+use crate::program::{Arg, Call, Inst, Kernel, Place, Program, SizeId, SlotId, Work};
 use rlx_ir::dim::{Bindings, DimError};
 use rlx_ir::{DType, Dim};
 use std::fmt::Write;
@@ -105,6 +105,7 @@ pub fn kind(k: &Kernel) -> String {
         Work::Product(p) if p.epilogue.is_some() => "product with epilogue".into(),
         Work::Product(_) => "product".into(),
         Work::Copy => "copy".into(),
+        Work::Kernel { step, epilogue: Some(_), .. } => format!("{} with epilogue", word(step)),
         Work::Kernel { step, .. } | Work::Flow { step, .. } => word(step),
     }
 }
@@ -125,12 +126,7 @@ fn word(x: &impl std::fmt::Debug) -> String {
 
 /// What a kernel runs over, if it is a space.
 pub fn space(p: &Program, k: &Kernel) -> Option<String> {
-    let region = match &k.work {
-        Work::Region(r) => Some(r),
-        Work::Product(p) => p.epilogue.as_ref(),
-        _ => None,
-    };
-    region.map(|r| {
+    k.work.region().map(|r| {
         let (rows, lanes) = r.space.split_at(r.space.len().saturating_sub(r.lanes));
         if r.lanes == 0 { list(p, rows) } else { format!("rows {} lanes {}", list(p, rows), list(p, lanes)) }
     })
@@ -301,15 +297,11 @@ pub fn argument(p: &Program, a: &Arg) -> String {
 
 /// The instructions of a kernel, a line each.
 pub fn code(p: &Program, k: &Kernel) -> Vec<String> {
-    let region: Option<&Region> = match &k.work {
-        Work::Region(r) => Some(r),
-        Work::Product(p) => p.epilogue.as_ref(),
-        _ => None,
-    };
-    region.map_or(Vec::new(), |r| r.code.iter().enumerate().map(|(i, c)| inst(p, i, c)).collect())
+    let code = k.work.region().map(|r| r.code.as_slice()).unwrap_or_default();
+    code.iter().enumerate().map(|(i, c)| inst(p, k, i, c)).collect()
 }
 
-fn inst(p: &Program, i: usize, c: &Inst) -> String {
+fn inst(p: &Program, k: &Kernel, i: usize, c: &Inst) -> String {
     let size = |d: &SizeId| p.sizes.dim(*d).to_string();
     let does = match c {
         Inst::Store { arg, value } => return format!("a{arg} = r{value}"),
@@ -317,7 +309,10 @@ fn inst(p: &Program, i: usize, c: &Inst) -> String {
         Inst::Take { arg, index, stride, len, .. } => {
             format!("a{arg}[r{index}] of {} entries, {} apart", size(len), size(stride))
         }
-        Inst::Produced(dtype) => format!("the product, {dtype}"),
+        Inst::Produced(dtype) => match &k.work {
+            Work::Kernel { step, .. } => format!("what {} gives, {dtype}", word(step)),
+            _ => format!("the product, {dtype}"),
+        },
         Inst::Number(dtype, bytes) => number(*dtype, bytes),
         Inst::Size(d, dtype) => format!("{dtype} {}", size(d)),
         Inst::Iota { strides, offset, dtype } => {

@@ -2,6 +2,8 @@
 
 use super::{Form, by_dtype, ready};
 use crate::bind::{Ready, Setting};
+use crate::epilogue::Epilogue;
+use crate::region::BoundRegion;
 use rlx_compile::program::fault;
 use rlx_ir::ops::attention::Attention;
 use rlx_ir::{Code, DType, Error, Result};
@@ -50,26 +52,55 @@ fn nowhere(n: usize) -> Vec<Ptr<u8>> {
     vec![Ptr(std::ptr::null_mut()); n]
 }
 
-pub(super) fn attend(setting: Setting, forms: &[Form], given: &[bool], a: &Attention) -> Result<Ready> {
+/// From the addresses of a call to attention without its result.
+fn attending<T>(
+    forms: &[Form],
+    given: &[bool],
+    a: &Attention,
+) -> Option<impl Fn(&[Ptr<u8>]) -> Option<attention::Attention<T>> + use<T>> {
+    let (scores, v) = (scores::<T>(forms, given, 3, a)?, forms.get(2)?.clone());
+    Some(move |args: &[Ptr<u8>]| {
+        Some(attention::Attention { scores: scores(args)?, v: v.exact(*args.get(2)?) })
+    })
+}
+
+pub(super) fn attend(
+    setting: Setting,
+    forms: &[Form],
+    given: &[bool],
+    a: &Attention,
+    behind: Option<BoundRegion>,
+) -> Result<Ready> {
     let wrong = || fault("attention has other arguments");
-    let (v, y) = (forms.get(2).cloned().ok_or_else(wrong)?, forms.last().cloned().ok_or_else(wrong)?);
-    let last = forms.len() - 1;
+    let (q, v) = (forms.first().ok_or_else(wrong)?, forms.get(2).ok_or_else(wrong)?);
+    let at = |f: &Form, k: usize| f.shape.get(k).copied().unwrap_or(0);
+    let flops = 4 * at(q, 0) * at(q, 1) * at(q, 2) * at(v, 2) * at(v, 3);
     let level = setting.level;
-    let flops = 2 * y.len() * v.shape.get(2).copied().unwrap_or(0) * 2;
-    Ok(by_dtype!(v.dtype, T, F32 = f32, F64 = f64 => {
-        let scores = scores::<T>(forms, given, 3, a).ok_or_else(wrong)?;
-        let make = move |args: &[Ptr<u8>]| {
-            Some(attention::Attention {
-                scores: scores(args)?,
-                v: v.exact(*args.get(2)?),
-                y: y.exact(*args.get(last)?),
-            })
-        };
-        let scratch = make(&nowhere(last + 1)).ok_or_else(wrong)?.scratch();
-        ready(scratch, flops, move |cx, args| {
+    let operands = given.iter().filter(|g| **g).count();
+    let none = nowhere(operands);
+    if let Some(region) = behind {
+        if v.dtype != DType::F32 {
+            return Err(fault("only attention in f32 has an epilogue"));
+        }
+        let make = attending::<f32>(forms, given, a).ok_or_else(wrong)?;
+        let own = make(&none).ok_or_else(wrong)?.scratch();
+        let epilogue = Epilogue::new(region, at(q, 2), own);
+        return Ok(ready(epilogue.scratch, flops + epilogue.flops() as usize, move |cx, args| {
             let Some(a) = make(args) else { return };
+            // SAFETY: the binder checked the arguments, those of the region with the rest.
+            unsafe {
+                epilogue.run(cx, args, |sink| a.run(level, cx.pool, &cx.scratch, attention::Out::Sink(sink)));
+            }
+        }));
+    }
+    let y = forms.get(operands).cloned().ok_or_else(wrong)?;
+    Ok(by_dtype!(v.dtype, T, F32 = f32, F64 = f64 => {
+        let make = attending::<T>(forms, given, a).ok_or_else(wrong)?;
+        let scratch = make(&none).ok_or_else(wrong)?.scratch();
+        ready(scratch, flops, move |cx, args| {
+            let (Some(a), Some(to)) = (make(args), args.get(operands)) else { return };
             // SAFETY: the binder checked the arguments.
-            unsafe { a.run(level, cx.pool, &cx.scratch) }
+            unsafe { a.run(level, cx.pool, &cx.scratch, attention::Out::Direct(y.exact(*to))) }
         })
     }))
 }

@@ -4,8 +4,11 @@ mod attend;
 mod packed;
 mod slide;
 
+pub(crate) use slide::pack_weights;
+
 use crate::bind::{Cx, Loaded, Ready, Setting};
-use crate::{flow, product, region};
+use crate::region::{self, BoundRegion};
+use crate::{flow, product};
 use rlx_compile::program::{Arg, Inst, Kernel, Region, SizeId, Work, fault};
 use rlx_ir::dim::Bindings;
 use rlx_ir::op::Step;
@@ -117,7 +120,10 @@ pub(crate) fn bind(
             Ok(copying(setting, from, to, bytes, 0, 1))
         }
         Work::Flow { step, .. } => flow::bind(setting, kernel, step, bodies, bindings),
-        Work::Kernel { step, given } => step_kernel(setting, step, given, forms),
+        Work::Kernel { step, given, epilogue } => {
+            let region = epilogue.as_ref().map(|r| region::bind(setting.level, sizes, kernel, r, true));
+            step_kernel(setting, step, given, forms, region.transpose()?)
+        }
     }
 }
 
@@ -163,7 +169,13 @@ macro_rules! by_dtype {
 
 use by_dtype;
 
-fn step_kernel(setting: Setting, step: &Step, given: &[bool], forms: Vec<Form>) -> Result<Ready> {
+fn step_kernel(
+    setting: Setting,
+    step: &Step,
+    given: &[bool],
+    forms: Vec<Form>,
+    behind: Option<BoundRegion>,
+) -> Result<Ready> {
     let level = setting.level;
     let missing = || fault("an argument is missing");
     let form = |k: usize| forms.get(k).cloned().ok_or_else(missing);
@@ -273,8 +285,11 @@ fn step_kernel(setting: Setting, step: &Step, given: &[bool], forms: Vec<Form>) 
         Step::Window { kind, kernel, sliding, arg } => {
             slide::windows(setting, form(0)?, kind, &kernel, &sliding, arg)
         }
-        Step::Conv { part, sliding, groups } => slide::convolution(setting, forms, part, &sliding, groups),
-        Step::Attention(a) => attend::attend(setting, &forms, given, &a),
+        Step::Conv { part, sliding, groups } => {
+            slide::convolution(setting, &forms, part, &sliding, groups, behind)
+        }
+        Step::Attention(a) => attend::attend(setting, &forms, given, &a, behind),
+        step if behind.is_some() => Err(fault(&format!("nothing can stand behind {step:?}"))),
         Step::AttentionGrad(a) => attend::attend_back(setting, &forms, given, &a),
         Step::SelectiveScan { softplus } => attend::selective(setting, forms, given.to_vec(), softplus),
         Step::SelectiveScanGrad { softplus } => {

@@ -1,11 +1,15 @@
 //! Convolutions and windows.
 
 use super::{Form, by_dtype, ready};
-use crate::bind::{Ready, Setting};
+use crate::bind::{Cx, Packed, Ready, Setting};
+use crate::epilogue::Epilogue;
+use crate::region::BoundRegion;
 use rlx_compile::program::fault;
 use rlx_ir::op::step::{ConvPart, Sliding};
 use rlx_ir::ops::window::WindowKind;
 use rlx_ir::{Code, DType, Error, Result};
+use rlx_simd::mem::Ptr;
+use rlx_simd::pool::Pool;
 use rlx_simd::{conv, window};
 
 /// A list with an entry per axis.
@@ -90,29 +94,17 @@ pub(super) fn windows(
     }))
 }
 
-pub(super) fn convolution(
-    setting: Setting,
-    forms: Vec<Form>,
-    part: ConvPart,
-    s: &Sliding,
-    groups: i64,
-) -> Result<Ready> {
-    let [p, q, r] = <[Form; 3]>::try_from(forms).map_err(|_| fault("a convolution has three arguments"))?;
-    let dtype = p.dtype;
-    // x [b, c, spatial], w [o, c / groups, kernel], y [b, o, spatial], whichever of them is computed.
-    let (x, w, y) = match part {
-        ConvPart::Output => (p, q, r),
-        ConvPart::Input => (r, q, p),
-        ConvPart::Weight => (p, r, q),
-    };
-    let at = |f: &Form, k: usize| f.shape.get(k).copied().unwrap_or(0);
-    let (batch, channels, out) = (at(&x, 0), at(&x, 1), at(&w, 0));
-    let tail = |f: &Form| f.shape.get(2..).unwrap_or_default().to_vec();
-    let slide = Slide::new(s, &tail(&x), &tail(&w));
-    let groups = groups.max(1) as usize;
-    let level = setting.level;
-    fn of(dims: [usize; 4], s: &Slide) -> conv::Conv<'_> {
-        let [batch, groups, in_channels, out_channels] = dims;
+/// The sizes of a convolution: batch, groups, channels in and out, and how the kernel slides.
+#[derive(Clone)]
+struct Sizes {
+    dims: [usize; 4],
+    slide: Slide,
+}
+
+impl Sizes {
+    fn conv(&self) -> conv::Conv<'_> {
+        let [batch, groups, in_channels, out_channels] = self.dims;
+        let s = &self.slide;
         conv::Conv {
             batch,
             groups,
@@ -126,13 +118,38 @@ pub(super) fn convolution(
             pad_hi: &s.hi,
         }
     }
-    let dims = [batch, groups, channels, out];
-    if !of(dims, &slide).is_valid() {
+}
+
+pub(super) fn convolution(
+    setting: Setting,
+    forms: &[Form],
+    part: ConvPart,
+    s: &Sliding,
+    groups: i64,
+    behind: Option<BoundRegion>,
+) -> Result<Ready> {
+    let form = |k: usize| forms.get(k).ok_or_else(|| fault("a convolution has three arguments"));
+    // x [b, c, spatial], w [o, c / groups, kernel], whichever of them is computed.
+    let (x, w) = match part {
+        ConvPart::Output => (form(0)?, form(1)?),
+        ConvPart::Input => (form(2)?, form(1)?),
+        ConvPart::Weight => (form(0)?, form(2)?),
+    };
+    let at = |f: &Form, k: usize| f.shape.get(k).copied().unwrap_or(0);
+    let tail = |f: &Form| f.shape.get(2..).unwrap_or_default().to_vec();
+    let dims = [at(x, 0), groups.max(1) as usize, at(x, 1), at(w, 0)];
+    let sizes = Sizes { dims, slide: Slide::new(s, &tail(x), &tail(w)) };
+    let (level, c) = (setting.level, sizes.conv());
+    if !c.is_valid() {
         return Err(Error::new(Code::Size, "the windows do not fit at these sizes"));
     }
-    let flops = 2 * y.len() * w.len().checked_div(out).unwrap_or(0);
-    Ok(by_dtype!(dtype, T, F32 = f32, F64 = f64 => {
-        let c = of(dims, &slide);
+    let flops = 2 * c.outputs() * w.len().checked_div(at(w, 0)).unwrap_or(0);
+    match (form(0)?.dtype, part) {
+        (DType::F32, ConvPart::Output) => return Ok(outputs(setting, sizes, flops, behind)),
+        _ if behind.is_some() => return Err(fault("only a convolution's output in f32 has an epilogue")),
+        _ => {}
+    }
+    Ok(by_dtype!(form(0)?.dtype, T, F32 = f32, F64 = f64 => {
         let scratch = match part {
             ConvPart::Output => c.scratch::<T>(level, false),
             ConvPart::Input => c.grad_input_scratch::<T>(level),
@@ -140,7 +157,7 @@ pub(super) fn convolution(
         };
         ready(scratch, flops, move |cx, args| {
             let [a, b, to] = args else { return };
-            let c = of(dims, &slide);
+            let c = sizes.conv();
             // SAFETY: the binder checked the arguments.
             unsafe {
                 match part {
@@ -158,4 +175,57 @@ pub(super) fn convolution(
             }
         })
     }))
+}
+
+/// A convolution in f32, over weights that may be packed, into memory or into the region behind it.
+fn outputs(setting: Setting, sizes: Sizes, flops: usize, behind: Option<BoundRegion>) -> Ready {
+    fn weights<'a>(cx: &Cx<'a>, w: Ptr<u8>) -> conv::Weights<'a, f32> {
+        match cx.packed {
+            Some(Packed::Conv(w)) => conv::Weights::Packed(w),
+            _ => conv::Weights::Plain(w.0.cast()),
+        }
+    }
+    let level = setting.level;
+    let own = sizes.conv().scratch::<f32>(level, false);
+    let Some(region) = behind else {
+        return ready(own, flops, move |cx, args| {
+            let [x, w, y] = args else { return };
+            let w = weights(cx, *w);
+            // SAFETY: the binder checked the arguments.
+            unsafe { sizes.conv().run_to(level, cx.pool, &cx.scratch, x.0.cast(), w, y.0.cast()) }
+        });
+    };
+    let [.., channels] = sizes.dims;
+    let epilogue = Epilogue::new(region, channels, own);
+    ready(epilogue.scratch, flops + epilogue.flops() as usize, move |cx, args| {
+        let [x, w, ..] = args else { return };
+        let w = weights(cx, *w);
+        // SAFETY: the binder checked the arguments, those of the region with the rest.
+        unsafe {
+            epilogue.run(cx, args, |sink| {
+                sizes.conv().run(level, cx.pool, &cx.scratch, x.0.cast(), w, sink);
+            });
+        }
+    })
+}
+
+/// Packs the weights of a convolution that do not change from run to run; `None` if that cannot be done for all sizes of
+/// the input.
+///
+/// # Safety
+/// `w` is the address of the weights, dense and of the shape that the kernel says.
+pub(crate) unsafe fn pack_weights(
+    setting: Setting,
+    w: &[usize],
+    s: &Sliding,
+    groups: i64,
+    at: *const f32,
+    pool: &Pool,
+) -> Option<conv::ConvWeights<f32>> {
+    let ([out, each, kernel @ ..], groups) = (w, groups.max(1) as usize) else { return None };
+    // The input's sizes do not matter.
+    let slide = Slide::new(s, &vec![1; kernel.len()], kernel);
+    let sizes = Sizes { dims: [1, groups, each * groups, *out], slide };
+    // SAFETY: as promised by the caller.
+    unsafe { sizes.conv().pack(setting.level, pool, at) }
 }

@@ -289,10 +289,18 @@ impl Binder<'_> {
     /// Strides of all arguments; row axes that one stride describes in every argument are joined.
     fn arguments(&mut self, row_sizes: &[usize]) {
         let mut strides: Vec<Vec<isize>> = Vec::new();
-        for a in &self.kernel.args {
-            let over = a.strides.len() == self.region.space.len();
+        // Those of a kernel in front of the region are not over its space.
+        let mut own = vec![false; self.kernel.args.len()];
+        for i in &self.region.code {
+            if let Inst::Load(a) | Inst::Take { arg: a, .. } | Inst::Store { arg: a, .. } = i
+                && let Some(own) = own.get_mut(*a as usize)
+            {
+                *own = true;
+            }
+        }
+        for (a, own) in self.kernel.args.iter().zip(own) {
             let s = a.strides.iter().map(|s| self.size(*s) as isize);
-            strides.push(if over { s.collect() } else { vec![0; self.region.space.len()] });
+            strides.push(if own { s.collect() } else { vec![0; self.region.space.len()] });
         }
         for i in &self.region.code {
             if let Inst::Iota { strides: s, .. } = i {

@@ -239,6 +239,25 @@ impl BoundRegion {
             }
         }
     }
+
+    /// What no block holds, behind all of them: rows without lanes, and what is stored only once.
+    ///
+    /// # Safety
+    /// As for [`BoundRegion::run_block`]; no task runs any more.
+    pub(crate) unsafe fn run_rest(&self, scratch: &Scratch, skip: usize, args: &[Ptr<u8>]) {
+        if self.lanes > 0 && self.only.is_empty() {
+            return;
+        }
+        // SAFETY: as promised by the caller.
+        unsafe {
+            let mut w = self.work(args, scratch, 0, skip);
+            for row in 0..if self.lanes == 0 { self.count } else { 0 } {
+                w.start(row);
+                w.whole_row();
+            }
+            w.go(&self.only, 1);
+        }
+    }
 }
 
 /// Two accumulators into one.

@@ -227,6 +227,29 @@ pub enum Step {
     Collective(i64),
 }
 
+/// How a kernel hands its first result on while that is in the cache: in blocks of rows and columns, every element once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    /// How many of the result's last axes are the columns.
+    pub columns: usize,
+    /// Whether a block can hold all columns of its rows, for what is reduced over them.
+    pub whole_rows: bool,
+}
+
+impl Step {
+    /// The blocks in which the kernel of this step hands on a first result of that rank; `None`: it only writes to memory.
+    pub fn blocks(&self, rank: usize) -> Option<Blocks> {
+        match self {
+            // Rows are images and channels, columns are positions.
+            Step::Conv { part: ConvPart::Output, .. } => {
+                Some(Blocks { columns: rank.saturating_sub(2), whole_rows: false })
+            }
+            Step::Attention(_) => Some(Blocks { columns: 1, whole_rows: true }),
+            _ => None,
+        }
+    }
+}
+
 /// From an op's types and attributes to its step kind.
 pub type StepRule = fn(&Infer<'_>) -> Result<Step>;
 

@@ -7,16 +7,42 @@ use super::{Addend, Block, LANES, ROWS, Real, Scores};
 use crate::level::Level;
 use crate::mem::{Ptr, Scratch, ScratchSize, View};
 use crate::pool::Pool;
+use std::ops::Range;
 
-/// Attention: softmax(scores) · v.
+/// Attention: softmax(scores) · v, of the shape `[b, hq, s, dv]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention<T> {
     /// The scores.
     pub scores: Scores<T>,
     /// `[b, hkv, t, dv]`.
     pub v: View<T, 4>,
-    /// `[b, hq, s, dv]`.
-    pub y: View<T, 4>,
+}
+
+/// Receives finished results while they are in the cache.
+pub trait Sink<T>: Sync {
+    /// The results of some queries of a head, counted over all entries of the batch: a row per query, `stride` apart, with
+    /// all columns. The sink may write to `acc`, in these rows and columns.
+    ///
+    /// # Safety
+    /// `acc` is such a block that nobody else touches, and no other call gets the same results.
+    unsafe fn block(
+        &self,
+        worker: usize,
+        head: usize,
+        queries: Range<usize>,
+        columns: Range<usize>,
+        acc: *mut T,
+        stride: usize,
+    );
+}
+
+/// Where the result goes.
+#[derive(Clone, Copy)]
+pub enum Out<'a, T> {
+    /// Into memory, with any strides.
+    Direct(View<T, 4>),
+    /// To a sink, in blocks of whole rows.
+    Sink(&'a dyn Sink<T>),
 }
 
 impl<T: Real> Attention<T> {
@@ -31,14 +57,15 @@ impl<T: Real> Attention<T> {
         }
     }
 
-    /// Computes y.
+    /// Computes the result; every part of it goes out once.
     ///
     /// # Safety
-    /// The views are valid for their shapes, y overlaps no other, and nobody else touches it meanwhile.
-    pub unsafe fn run(&self, level: Level, pool: &Pool, scratch: &Scratch) {
+    /// The views are valid for their shapes, what is written overlaps none that is read, and nobody else touches it
+    /// meanwhile.
+    pub unsafe fn run(&self, level: Level, pool: &Pool, scratch: &Scratch, out: Out<'_, T>) {
         let x = self.scores.sizes();
         if let Some(narrow) = self.narrow() {
-            narrow.run(level, pool, scratch);
+            narrow.run(level, pool, scratch, out);
             return;
         }
         let blocks = x.s.div_ceil(LANES);
@@ -56,7 +83,7 @@ impl<T: Real> Attention<T> {
                 to: (from + LANES).min(x.s),
                 each: Ptr(each),
             };
-            T::at_level(level, WideTask { wide, y: self.y });
+            T::at_level(level, WideTask { wide, out, worker });
         });
     }
 
@@ -100,7 +127,13 @@ pub(super) struct Parts<T> {
 impl<T: Real> Wide<'_, T> {
     /// The elements of scratch that a block takes.
     pub fn len(scores: &Scores<T>, dv: usize) -> usize {
-        (scores.sizes().d + dv + 2 * ROWS + 3) * LANES
+        let d = scores.sizes().d;
+        (d + Self::block_rows(d, dv) + dv + ROWS + 3) * LANES
+    }
+
+    /// The rows of a block of scores: with q there is room for a result.
+    fn block_rows(d: usize, dv: usize) -> usize {
+        ROWS.max(dv.saturating_sub(d))
     }
 
     pub fn parts(&self) -> Parts<T> {
@@ -111,7 +144,8 @@ impl<T: Real> Wide<'_, T> {
             rest = rest.wrapping_add(rows * LANES);
             part
         };
-        let (q, s, o, add) = (next(x.d), next(ROWS), next(self.v.shape[3]), next(ROWS));
+        let dv = self.v.shape[3];
+        let (q, s, o, add) = (next(x.d), next(Self::block_rows(x.d, dv)), next(dv), next(ROWS));
         let (top, sum, fade) = (next(1), next(1), next(1));
         Parts { q, s, o, add, top, sum, fade, rest: next(0) }
     }
@@ -300,7 +334,8 @@ pub(super) unsafe fn unpack_lanes<V: Lanes>(
 
 struct WideTask<'a, T> {
     wide: Wide<'a, T>,
-    y: View<T, 4>,
+    out: Out<'a, T>,
+    worker: usize,
 }
 
 impl<T: Real> Kernel<T> for WideTask<'_, T> {
@@ -309,7 +344,7 @@ impl<T: Real> Kernel<T> for WideTask<'_, T> {
         let w = &self.wide;
         let p = w.parts();
         let width = (w.to - w.from).next_multiple_of(V::N);
-        // SAFETY: `Attention::run` has valid views and scratch, and only this task writes these rows of y.
+        // SAFETY: `Attention::run` has valid views and scratch, and only this task writes these rows of the result.
         unsafe {
             w.gather::<V>(&p);
             for v in (0..width).step_by(V::N) {
@@ -323,7 +358,17 @@ impl<T: Real> Kernel<T> for WideTask<'_, T> {
                     (V::load(at) * V::load(p.fade.add(v))).store(at);
                 }
             }
-            unpack_lanes::<V>(p.o, &self.y, w.at, w.from, w.to, T::of(1.0));
+            match self.out {
+                Out::Direct(y) => unpack_lanes::<V>(p.o, &y, w.at, w.from, w.to, T::of(1.0)),
+                Out::Sink(sink) => {
+                    let (lanes, dv, [b, h]) = (w.to - w.from, w.v.shape[3], w.at);
+                    let from = Matrix { ptr: p.o, strides: [1, width as isize] };
+                    let to = Matrix { ptr: p.q, strides: [dv as isize, 1] };
+                    copy_scaled(from, to, [lanes, dv], T::of(1.0));
+                    let head = b * w.scores.sizes().hq + h;
+                    sink.block(self.worker, head, w.from..w.to, 0..dv, p.q, dv);
+                }
+            }
         }
     }
 }

@@ -20,7 +20,7 @@ mod x86;
 use std::f64::consts::LOG2_E;
 
 pub use backward::AttentionGrad;
-pub use forward::Attention;
+pub use forward::{Attention, Out, Sink};
 pub use lanes::Real;
 use lanes::{Lanes, MAX_LANES};
 use panel::{Matrix, copy_scaled};

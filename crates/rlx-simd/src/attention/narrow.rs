@@ -1,7 +1,7 @@
 //! The forward pass for few queries: the lanes run along d, and all query heads of a key head go together, so that keys
 //! and values are read once. A long sequence is split into pieces of fixed size, whose results are then put together.
 
-use super::forward::Attention;
+use super::forward::{Attention, Out};
 use super::lanes::{Kernel, Lanes, MAX_LANES};
 use super::{Block, ROWS, Real};
 use crate::level::Level;
@@ -28,6 +28,8 @@ struct NarrowTask<'a, T> {
     combine: bool,
     each: Ptr<T>,
     shared: Ptr<T>,
+    out: Out<'a, T>,
+    worker: usize,
 }
 
 impl<T: Real> Narrow<'_, T> {
@@ -60,7 +62,7 @@ impl<T: Real> Narrow<'_, T> {
         ScratchSize { each: self.each_len() * size_of::<T>(), shared: self.shared_len() * size_of::<T>() }
     }
 
-    pub fn run(&self, level: Level, pool: &Pool, scratch: &Scratch) {
+    pub fn run(&self, level: Level, pool: &Pool, scratch: &Scratch, out: Out<'_, T>) {
         let x = self.attention.scores.sizes();
         let (heads, pieces) = (x.b * x.hkv, self.pieces());
         if self.rows() == 0 {
@@ -75,7 +77,8 @@ impl<T: Real> Narrow<'_, T> {
             pool.run(tasks, |task, worker| {
                 let each = Ptr(scratch.each::<T>(worker, self.each_len()));
                 let (head, piece) = if combine { (task, 0) } else { (task / pieces, task % pieces) };
-                T::at_level(level, NarrowTask { narrow: self, head, piece, combine, each, shared });
+                let task = NarrowTask { narrow: self, head, piece, combine, each, shared, out, worker };
+                T::at_level(level, task);
             });
         }
     }
@@ -103,7 +106,14 @@ impl<T: Real> Kernel<T> for NarrowTask<'_, T> {
                     for piece in 1..pieces {
                         self.merge::<V>(first, first.add(piece * rows * record));
                     }
-                    self.write::<V>(row, first);
+                    self.finish::<V>(row, first);
+                }
+                if let Out::Sink(sink) = self.out {
+                    let x = n.attention.scores.sizes();
+                    for g in 0..x.group {
+                        let (head, first) = (self.head * x.group + g, records.add(g * x.s * record));
+                        sink.block(self.worker, head, 0..x.s, 0..n.attention.v.shape[3], first, record);
+                    }
                 }
             }
         }
@@ -131,22 +141,23 @@ impl<T: Real> NarrowTask<'_, T> {
         }
     }
 
-    /// Writes the result of a row.
+    /// Makes a record the result of its row, and writes it unless a sink takes it.
     #[inline(always)]
-    unsafe fn write<V: Lanes<T = T>>(&self, row: usize, record: *mut T) {
+    unsafe fn finish<V: Lanes<T = T>>(&self, row: usize, record: *mut T) {
         let (a, n) = (self.narrow.attention, self.narrow);
         let [padded, dv] = [n.padded()[1], a.v.shape[3]];
-        let [b, h, i] = self.query(row);
-        // SAFETY: the record is complete, and only this task writes this row of y.
+        // SAFETY: the record is complete, and only this task writes this row of the result.
         unsafe {
             let sum = V::splat(*record.add(padded + 1));
             let share = V::of(0.0).if_less(sum, V::of(1.0) / sum, sum);
-            let to = a.y.at([b, h, i, 0]);
             for c in (0..dv).step_by(V::N) {
                 (V::load(record.add(c)) * share).store(record.add(c));
             }
+            let Out::Direct(y) = self.out else { return };
+            let [b, h, i] = self.query(row);
+            let to = y.at([b, h, i, 0]);
             for c in 0..dv {
-                *to.offset(c as isize * a.y.strides[3]) = *record.add(c);
+                *to.offset(c as isize * y.strides[3]) = *record.add(c);
             }
         }
     }

@@ -1,0 +1,102 @@
+//! What is fused behind a kernel: every block of its result goes through a region while it is in the cache.
+
+use crate::bind::Cx;
+use crate::region::BoundRegion;
+use rlx_simd::mem::{Ptr, Scratch, ScratchSize, round_up};
+use rlx_simd::{attention, conv, gemm};
+use std::ops::Range;
+
+/// A region behind a kernel, bound to sizes.
+pub(crate) struct Epilogue {
+    region: BoundRegion,
+    /// The rows of a batch entry, as the kernel counts them.
+    rows: usize,
+    /// Bytes of a worker's scratch space that are the kernel's.
+    skip: usize,
+    /// The scratch space of both.
+    pub scratch: ScratchSize,
+}
+
+impl Epilogue {
+    /// Behind a kernel with that many rows in a batch entry and scratch space of its own.
+    pub fn new(region: BoundRegion, rows: usize, own: ScratchSize) -> Epilogue {
+        let skip = round_up(own.each);
+        let scratch = ScratchSize { each: skip + region.each_bytes(), shared: own.shared };
+        Epilogue { region, rows, skip, scratch }
+    }
+
+    /// Arithmetic operations of a run.
+    pub fn flops(&self) -> u64 {
+        self.region.flops
+    }
+
+    /// Runs the kernel with the region as its sink.
+    ///
+    /// # Safety
+    /// `args` are the addresses of the call, checked by the binder, and the kernel gives every block once.
+    pub unsafe fn run(&self, cx: &Cx<'_>, args: &[Ptr<u8>], kernel: impl FnOnce(&Behind<'_>)) {
+        kernel(&Behind { epilogue: self, scratch: cx.scratch, args });
+        // SAFETY: as promised by the caller; the kernel has ended.
+        unsafe { self.region.run_rest(&cx.scratch, self.skip, args) };
+    }
+}
+
+/// Hands the blocks of a run to the region.
+pub(crate) struct Behind<'a> {
+    epilogue: &'a Epilogue,
+    scratch: Scratch,
+    args: &'a [Ptr<u8>],
+}
+
+impl Behind<'_> {
+    /// # Safety
+    /// `acc` holds a block of the kernel's that nobody else touches, its rows `stride` elements apart.
+    unsafe fn take(
+        &self,
+        worker: usize,
+        batch: usize,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        acc: *mut f32,
+        stride: usize,
+    ) {
+        let e = self.epilogue;
+        let rows = batch * e.rows + rows.start..batch * e.rows + rows.end;
+        // SAFETY: the block is as promised by the caller, and the addresses are those of the call.
+        unsafe {
+            e.region.run_block(
+                &self.scratch,
+                e.skip,
+                worker,
+                self.args,
+                rows,
+                cols,
+                acc.cast(),
+                stride * 4,
+                4,
+            );
+        }
+    }
+}
+
+/// The sinks of all kernels have one form.
+macro_rules! sinks {
+    ($($sink:ty),*) => {$(
+        impl $sink for Behind<'_> {
+            unsafe fn block(
+                &self,
+                worker: usize,
+                batch: usize,
+                rows: Range<usize>,
+                cols: Range<usize>,
+                acc: *mut f32,
+                stride: usize,
+            ) {
+                // SAFETY: the kernel gives such a block.
+                unsafe { self.take(worker, batch, rows, cols, acc, stride) }
+            }
+        }
+    )*};
+}
+
+sinks!(gemm::Sink, conv::Sink<f32>, attention::Sink<f32>);

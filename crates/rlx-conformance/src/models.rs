@@ -144,6 +144,65 @@ fn pick<'g>(g: &'g Graph, list: &[Var<'g>], k: usize) -> Var<'g> {
     list.get(k).copied().unwrap_or_else(|| g.poison())
 }
 
+/// A residual block of convolutions: `x` `[n, channels, side, side]` to `y` of the same shape, `down` (of half the size),
+/// `each` (channel by channel), `line` (one axis) and `loss`, the mean of what `y` and `down` are squared.
+pub fn residual(channels: i64) -> Result<Func> {
+    let g = Graph::new("residual");
+    let (n, side) = (dim("n", 4), dim("side", 64));
+    let x = g.input("x", DType::F32, [n, channels.into(), side.clone(), side]);
+    let param = |name: &str, shape: &[i64]| g.param(name, DType::F32, shape.to_vec());
+    let same = Conv { padding_lo: vec![1, 1], padding_hi: vec![1, 1], ..Conv::default() };
+    let filter = |name: &str, inner: i64| param(name, &[channels, inner, 3, 3]);
+    let up = x.conv(filter("a.weight", channels), Some(param("a.bias", &[channels])), same.clone()).relu();
+    let [scale, shift, mean, var] =
+        ["scale", "shift", "mean", "var"].map(|k| param(&format!("norm.{k}"), &[channels]));
+    let y = up.conv(filter("b.weight", channels), None, same.clone());
+    let y = y.batch_norm(Some(scale), Some(shift), mean, var * var + 0.5, 1e-5);
+    let y = (y + x).relu();
+    let half = Conv { stride: vec![2, 2], ..same.clone() };
+    let down = y.conv(filter("c.weight", channels), None, half).sigmoid();
+    let apart = Conv { groups: channels, ..same };
+    let each = y.conv(filter("d.weight", 1), None, apart).silu() * y;
+    let flat = y.reshape([y.dim(0), channels.into(), y.dim(2) * y.dim(3)]);
+    let line = flat.conv(param("e.weight", &[5, channels, 1]), Some(param("e.bias", &[5])), Conv::default());
+    g.output("y", y);
+    g.output("down", down);
+    g.output("each", each);
+    g.output("line", line.tanh());
+    g.output("loss", (y * y).mean_all() + (down * down).mean_all());
+    g.finish()
+}
+
+/// Attention with a gate: `x` `[batch, seq, heads · width]` to `y` of the same shape, gated behind the heads, to `normed`,
+/// every head's result over its length, and to `loss`, the mean of both, squared.
+pub fn gated(heads: i64, width: i64) -> Result<Func> {
+    let g = Graph::new("gated");
+    let hidden = heads * width;
+    let (b, s) = (dim("batch", 4), dim("seq", 80));
+    let x = g.input("x", DType::F32, [b.clone(), s.clone(), hidden.into()]);
+    let param = |name: &str, shape: &[i64]| g.param(name, DType::F32, shape.to_vec());
+    let split = |name: &str| {
+        let y = x.matmul(param(name, &[hidden, hidden]));
+        y.reshape([b.clone(), s.clone(), heads.into(), width.into()]).permute(vec![0, 2, 1, 3])
+    };
+    let causal = Attention { causal: true, ..Attention::default() };
+    let (q, k, v) = (split("q"), split("k"), split("v"));
+    let y = q.attention(k, v, None, None, None, causal.clone());
+    let y = y.permute(vec![0, 2, 1, 3]).reshape([b, s, hidden.into()]);
+    let y = y * x.matmul(param("gate", &[hidden, hidden])).sigmoid() + x;
+    let normed =
+        k.attention(q, v, None, None, None, causal).rms_norm(Some(param("norm", &[width])), None, 1e-5);
+    g.output("y", y);
+    g.output("normed", normed);
+    g.output("loss", (y * y).mean_all() + (normed * normed).mean_all());
+    g.finish()
+}
+
+/// The gradients of all params of [`residual`] or [`gated`].
+pub fn gradients(f: Func) -> Result<Func> {
+    training(f)
+}
+
 /// Every kind of step that models seldom have: loops, branches, transforms, sorts, convolutions, scatters, random numbers …
 /// `x` is f32 `[n, 12]` with n up to 9.
 pub fn medley() -> Result<Func> {

@@ -53,6 +53,25 @@ fn state_spaces() {
 }
 
 #[test]
+fn residual_blocks() {
+    for (channels, sizes) in [(3, [1, 1]), (5, [2, 7]), (8, [3, 5]), (9, [1, 23])] {
+        let f = models::residual(channels).unwrap();
+        let [n, side] = sizes;
+        judge(&f, &[("n", n), ("side", side)]);
+        judge(&models::gradients(f).unwrap(), &[("n", n), ("side", side)]);
+    }
+}
+
+#[test]
+fn gated_attention() {
+    for (heads, width, batch, seq) in [(1, 1, 1, 1), (3, 5, 2, 3), (2, 8, 3, 13), (2, 17, 1, 70)] {
+        let f = models::gated(heads, width).unwrap();
+        judge(&f, &[("batch", batch), ("seq", seq)]);
+        judge(&models::gradients(f).unwrap(), &[("batch", batch), ("seq", seq)]);
+    }
+}
+
+#[test]
 fn a_medley_of_steps() {
     let all = models::medley().unwrap();
     let mut exact = all.clone();

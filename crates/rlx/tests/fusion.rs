@@ -5,8 +5,10 @@ mod common;
 
 use common::{encoder, gpt, mamba, options};
 use rlx::nn::Encoder;
+use rlx::ops::conv::Conv;
 use rlx::{Device, Func, Program};
 use rlx_compile::program::{Inst, Place, Work};
+use rlx_conformance::models;
 
 fn program(f: &Func) -> Program {
     rlx::compile_with(f, Device::Cpu, &options(1)).unwrap().program().clone()
@@ -69,6 +71,70 @@ fn the_scan_of_mamba_reads_slices_where_they_are() {
         let labels = labels(&p);
         assert!(labels[scan - 1].starts_with("dot_general"), "{labels:#?}");
     }
+}
+
+/// The region behind a call, and the reason of its first item.
+fn behind<'p>(p: &'p Program, name: &str) -> Vec<(&'p str, &'p rlx_compile::program::Region, &'p str)> {
+    let of = |(c, note): (&'p rlx_compile::program::Call, &'p String)| match &p.kernel(c).unwrap().work {
+        Work::Kernel { epilogue: Some(r), .. } if c.label.starts_with(name) => {
+            Some((c.label.as_str(), r, note.lines().next().unwrap()))
+        }
+        _ => None,
+    };
+    p.calls.iter().zip(&p.notes).filter_map(of).collect()
+}
+
+/// A convolution with bias, norm, activation and residual is one call, with any stride and any groups.
+#[test]
+fn what_follows_a_convolution_is_its_epilogue() {
+    let p = program(&models::residual(8).unwrap());
+    let labels = labels(&p);
+    println!("{labels:#?}");
+    let conv = behind(&p, "conv");
+    assert_eq!(conv.len(), 5, "{labels:#?}");
+    assert_eq!(labels.iter().filter(|l| l.starts_with("conv")).count(), 5);
+    for (label, region, why) in conv {
+        assert!(matches!(region.code[0], Inst::Produced(_)), "{label}");
+        assert_eq!(region.code.iter().filter(|i| matches!(i, Inst::Store { .. })).count(), 1, "{label}");
+        assert!(why.starts_with("conv: in front of its epilogue: saves"), "{why}");
+    }
+    // Only the loss is computed elsewhere.
+    assert!(labels.iter().all(|l| l.starts_with("conv") || l.contains("reduce_sum")), "{labels:#?}");
+}
+
+/// A gate in the order `[batch, seq, heads · width]` is multiplied where the heads are, and so is a norm of every head.
+#[test]
+fn what_follows_attention_is_its_epilogue() {
+    let p = program(&models::gated(3, 8).unwrap());
+    let labels = labels(&p);
+    println!("{labels:#?}");
+    let attention = behind(&p, "attention");
+    assert_eq!(attention.len(), 2, "{labels:#?}");
+    let folds = |r: &rlx_compile::program::Region| r.code.iter().any(|i| matches!(i, Inst::Fold { .. }));
+    assert_eq!(attention.iter().filter(|a| folds(a.1)).count(), 1);
+    assert!(attention.iter().all(|a| a.1.lanes == 1 && a.1.space.len() == 4));
+}
+
+/// What an epilogue cannot do stands apart, and says why.
+#[test]
+fn what_no_epilogue_can_do_stands_apart() {
+    let g = rlx::Graph::new("apart");
+    let x = g.input("x", rlx::DType::F32, [2, 3, 8, 8]);
+    let w = g.param("w", rlx::DType::F32, [4, 3, 3, 3]);
+    let y = x.conv(w, None, Conv::default());
+    g.output("rows", y.softmax(-1));
+    let p = program(&g.finish().unwrap());
+    let note = p.notes.iter().find(|n| n.starts_with("conv")).unwrap();
+    assert_eq!(note.lines().next().unwrap(), "conv: apart: the region's rows are not those of conv");
+
+    let g = rlx::Graph::new("apart");
+    let x = g.input("x", rlx::DType::F32, [2, 3, 8, 8]);
+    let w = g.param("w", rlx::DType::F32, [4, 3, 3, 3]);
+    let y = x.conv(w, None, Conv::default()).reshape([2, 4, 36]);
+    g.output("rows", (y - y.mean(vec![2], true)).tanh());
+    let p = program(&g.finish().unwrap());
+    let note = p.notes.iter().find(|n| n.starts_with("conv")).unwrap();
+    assert!(note.starts_with("conv: apart: "), "{note}");
 }
 
 /// Without fusion every step is a call of its own.

@@ -74,6 +74,8 @@ fn a_run_asks_for_no_memory_and_leaves_none() {
         // More params than fit a table on the stack.
         (gpt(20).training().unwrap(), &small[..]),
         (models::medley().unwrap(), &[("n", 7)][..]),
+        (models::residual(6).unwrap(), &[("n", 2), ("side", 11)][..]),
+        (models::gated(2, 6).unwrap(), &[("batch", 2), ("seq", 17)][..]),
     ];
     let mut failures = Vec::new();
     for threads in [1, 2] {

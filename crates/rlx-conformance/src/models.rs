@@ -135,8 +135,7 @@ impl Mamba {
 fn training(mut f: Func) -> Result<Func> {
     f.outputs.retain(|o| o.name == "loss");
     let f = transform::dce(&f)?;
-    let params: Vec<&str> = f.ports.iter().filter(|p| p.diff).map(|p| p.name.as_str()).collect();
-    transform::vjp(&f, &["loss"], &params)
+    gradients(&f, &["loss"])
 }
 
 /// An element of a list.
@@ -145,7 +144,7 @@ fn pick<'g>(g: &'g Graph, list: &[Var<'g>], k: usize) -> Var<'g> {
 }
 
 /// A residual block of convolutions: `x` `[n, channels, side, side]` to `y` of the same shape, `down` (of half the size),
-/// `each` (channel by channel), `line` (one axis) and `loss`, the mean of what `y` and `down` are squared.
+/// `each` (channel by channel) and `line` (one axis).
 pub fn residual(channels: i64) -> Result<Func> {
     let g = Graph::new("residual");
     let (n, side) = (dim("n", 4), dim("side", 64));
@@ -169,12 +168,11 @@ pub fn residual(channels: i64) -> Result<Func> {
     g.output("down", down);
     g.output("each", each);
     g.output("line", line.tanh());
-    g.output("loss", (y * y).mean_all() + (down * down).mean_all());
     g.finish()
 }
 
-/// Attention with a gate: `x` `[batch, seq, heads · width]` to `y` of the same shape, gated behind the heads, to `normed`,
-/// every head's result over its length, and to `loss`, the mean of both, squared.
+/// Attention with a gate: `x` `[batch, seq, heads · width]` to `y` of the same shape, gated behind the heads, and to
+/// `normed`, every head's result over its length.
 pub fn gated(heads: i64, width: i64) -> Result<Func> {
     let g = Graph::new("gated");
     let hidden = heads * width;
@@ -194,13 +192,13 @@ pub fn gated(heads: i64, width: i64) -> Result<Func> {
         k.attention(q, v, None, None, None, causal).rms_norm(Some(param("norm", &[width])), None, 1e-5);
     g.output("y", y);
     g.output("normed", normed);
-    g.output("loss", (y * y).mean_all() + (normed * normed).mean_all());
     g.finish()
 }
 
-/// The gradients of all params of [`residual`] or [`gated`].
-pub fn gradients(f: Func) -> Result<Func> {
-    training(f)
+/// The gradients of all params of a graph, from those of some outputs.
+pub fn gradients(f: &Func, of: &[&str]) -> Result<Func> {
+    let params: Vec<&str> = f.ports.iter().filter(|p| p.diff).map(|p| p.name.as_str()).collect();
+    transform::vjp(f, of, &params)
 }
 
 /// Every kind of step that models seldom have: loops, branches, transforms, sorts, convolutions, scatters, random numbers …

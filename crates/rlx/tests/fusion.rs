@@ -92,14 +92,12 @@ fn what_follows_a_convolution_is_its_epilogue() {
     println!("{labels:#?}");
     let conv = behind(&p, "conv");
     assert_eq!(conv.len(), 5, "{labels:#?}");
-    assert_eq!(labels.iter().filter(|l| l.starts_with("conv")).count(), 5);
     for (label, region, why) in conv {
         assert!(matches!(region.code[0], Inst::Produced(_)), "{label}");
         assert_eq!(region.code.iter().filter(|i| matches!(i, Inst::Store { .. })).count(), 1, "{label}");
         assert!(why.starts_with("conv: in front of its epilogue: saves"), "{why}");
     }
-    // Only the loss is computed elsewhere.
-    assert!(labels.iter().all(|l| l.starts_with("conv") || l.contains("reduce_sum")), "{labels:#?}");
+    assert_eq!(labels.len(), 5, "{labels:#?}");
 }
 
 /// A gate in the order `[batch, seq, heads · width]` is multiplied where the heads are, and so is a norm of every head.

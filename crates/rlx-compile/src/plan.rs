@@ -17,7 +17,18 @@ pub struct Buffer {
     pub slot: SlotId,
     /// Its size in bytes.
     pub bytes: SizeId,
-    /// The first call that touches it.
+    /// The first group that touches it, by its place in the order; a group is mostly one call, but may be several.
+    pub first: u32,
+    /// The last one.
+    pub last: u32,
+}
+
+/// Memory of an order that was not taken.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Life {
+    /// Its size in bytes.
+    pub bytes: SizeId,
+    /// The first group that touches it, by its place in the order.
     pub first: u32,
     /// The last one.
     pub last: u32,
@@ -32,6 +43,8 @@ pub struct Plan {
     order: Vec<u32>,
     /// For each buffer, those that live at the same time and lie below it.
     below: Vec<Vec<u32>>,
+    /// What the graph's order would take, if the groups have another one.
+    graph: Option<Vec<Life>>,
 }
 
 /// Where everything lies for some sizes.
@@ -50,6 +63,8 @@ pub struct Report {
     pub peak: i64,
     /// The largest sum of bytes that live at the same time: no layout can do with less.
     pub bound: i64,
+    /// The same sum if the groups came in the graph's order.
+    pub graph: i64,
 }
 
 impl Report {
@@ -59,7 +74,7 @@ impl Report {
     }
 }
 
-fn round_up(n: i64) -> i64 {
+pub(crate) fn round_up(n: i64) -> i64 {
     n.saturating_add(ALIGN - 1) / ALIGN * ALIGN
 }
 
@@ -99,8 +114,8 @@ fn place(buffers: &[Buffer], sizes: &[i64], order: &[usize]) -> (Vec<i64>, i64) 
 }
 
 impl Plan {
-    /// Plans the arena.
-    pub fn new(buffers: Vec<Buffer>, sizes: &Sizes) -> Plan {
+    /// Plans the arena. `graph`: what the graph's order would take, if the groups have another one.
+    pub fn new(buffers: Vec<Buffer>, graph: Option<Vec<Life>>, sizes: &Sizes) -> Plan {
         let bytes: Vec<i64> =
             buffers.iter().map(|b| round_up(sizes.dim(b.bytes).upper().unwrap_or(i64::MAX / 4))).collect();
         let size = |i: &usize| bytes.get(*i).copied().unwrap_or(0);
@@ -139,7 +154,7 @@ impl Plan {
                 *b = near;
             }
         }
-        Plan { buffers, order, below }
+        Plan { buffers, order, below, graph }
     }
 
     /// Where everything lies, given every size of the program.
@@ -166,24 +181,31 @@ impl Plan {
     pub fn report(&self, sizes: &[i64]) -> Report {
         let mut layout = Layout::default();
         self.layout(sizes, &mut layout);
-        let bytes = |b: &Buffer| round_up(sizes.get(b.bytes.0 as usize).copied().unwrap_or(0));
-        let end = self.buffers.iter().map(|b| b.last as usize + 2).max().unwrap_or(0);
-        let mut change = vec![0i64; end];
-        for b in &self.buffers {
-            if let Some(c) = change.get_mut(b.first as usize) {
-                *c = c.saturating_add(bytes(b));
-            }
-            if let Some(c) = change.get_mut(b.last as usize + 1) {
-                *c = c.saturating_sub(bytes(b));
-            }
-        }
-        let mut live = 0i64;
-        let bound = change.iter().map(|c| {
-            live = live.saturating_add(*c);
-            live
-        });
-        Report { peak: layout.peak, bound: bound.max().unwrap_or(0) }
+        let bound = most(self.buffers.iter().map(|b| (b.bytes, b.first, b.last)), sizes);
+        let graph = self.graph.as_ref().map(|g| most(g.iter().map(|b| (b.bytes, b.first, b.last)), sizes));
+        Report { peak: layout.peak, bound, graph: graph.unwrap_or(bound) }
     }
+}
+
+/// The most bytes that live at the same time.
+fn most(lives: impl Iterator<Item = (SizeId, u32, u32)> + Clone, sizes: &[i64]) -> i64 {
+    let end = lives.clone().map(|l| l.2 as usize + 2).max().unwrap_or(0);
+    let mut change = vec![0i64; end];
+    for (bytes, first, last) in lives {
+        let bytes = round_up(sizes.get(bytes.0 as usize).copied().unwrap_or(0));
+        if let Some(c) = change.get_mut(first as usize) {
+            *c = c.saturating_add(bytes);
+        }
+        if let Some(c) = change.get_mut(last as usize + 1) {
+            *c = c.saturating_sub(bytes);
+        }
+    }
+    let mut live = 0i64;
+    let sums = change.iter().map(|c| {
+        live = live.saturating_add(*c);
+        live
+    });
+    sums.max().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -214,7 +236,7 @@ mod tests {
                     }
                 })
                 .collect();
-            let plan = Plan::new(buffers, &sizes);
+            let plan = Plan::new(buffers, None, &sizes);
             for n in [0, 1, 13, 1000] {
                 let b: Bindings = [("s", n)].into_iter().collect();
                 let mut bound = Vec::new();

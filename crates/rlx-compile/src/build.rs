@@ -20,7 +20,7 @@ pub type Nested<'a> = dyn Fn(&rlx_ir::Func) -> Result<Program> + 'a;
 /// Puts the groups in order, and makes kernels, calls and slots of them.
 pub fn build(items: &Items<'_>, fused: &Fused, nested: &Nested<'_>) -> Result<Program> {
     let mut sizes = Sizes::default();
-    let Schedule { order, graph } = schedule(items, fused, &mut sizes)?;
+    let Schedule { order, graph, at } = schedule(items, fused, &mut sizes)?;
     let mut b = Builder {
         items,
         fused,
@@ -43,7 +43,6 @@ pub fn build(items: &Items<'_>, fused: &Fused, nested: &Nested<'_>) -> Result<Pr
         slot_of: vec![None; items.values.len()],
         last_read: vec![0; items.values.len()],
         buffers: Vec::new(),
-        graph,
         known: HashMap::new(),
     };
     for (name, max) in items.func.symbols()? {
@@ -65,7 +64,7 @@ pub fn build(items: &Items<'_>, fused: &Fused, nested: &Nested<'_>) -> Result<Pr
     for (t, g) in order.iter().enumerate() {
         b.group(*g, t)?;
     }
-    b.finish()
+    b.finish(graph, &at)
 }
 
 /// The values that a group reads from memory.
@@ -98,8 +97,6 @@ struct Builder<'a, 'f> {
     /// The last group, by its place in the order, that reads a value.
     last_read: Vec<usize>,
     buffers: Vec<Buffer>,
-    /// The memory that the graph's order would take.
-    graph: Option<Vec<Life>>,
     known: HashMap<String, u32>,
 }
 
@@ -569,14 +566,14 @@ impl Builder<'_, '_> {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Program> {
+    fn finish(mut self, graph: Vec<Life>, at: &[Vec<i64>]) -> Result<Program> {
         for (o, v) in self.items.func.outputs.iter().zip(&self.items.outputs) {
             let ty = self.items.func.ty(o.value)?.clone();
             let slot =
                 self.slot_of.get(*v).copied().flatten().ok_or_else(|| fault("an output is not written"))?;
             self.program.outputs.push(Named { name: o.name.clone(), dtype: ty.dtype, shape: ty.shape, slot });
         }
-        self.program.plan = Plan::new(self.buffers, self.graph, &self.program.sizes);
+        self.program.plan = Plan::new(self.buffers, graph, at, &self.program.sizes);
         Ok(self.program)
     }
 }

@@ -3,24 +3,25 @@
 use crate::access::{Access, dense_strides};
 use crate::fuse::{Class, Fused, Group, is_free, operand_access, widen};
 use crate::items::{Doing, Item, Items, Point, Source, Value};
-use crate::plan::{Buffer, Plan};
+use crate::plan::{Buffer, Life, Plan};
 use crate::program::{
     Arg, Call, Inst, Kernel, Named, Place, Product, Program, Reg, Region, SizeId, Sizes, Slot, SlotId, Work,
     fault,
 };
+use crate::schedule::{Schedule, schedule};
 use rlx_ir::func::PortKind;
 use rlx_ir::op::Step;
 use rlx_ir::types::product;
 use rlx_ir::{Code, DType, Dim, Error, Result, Type};
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 
 /// Makes programs of the regions of control flow.
 pub type Nested<'a> = dyn Fn(&rlx_ir::Func) -> Result<Program> + 'a;
 
 /// Puts the groups in order, and makes kernels, calls and slots of them.
 pub fn build(items: &Items<'_>, fused: &Fused, nested: &Nested<'_>) -> Result<Program> {
-    let order = order(items, fused)?;
+    let mut sizes = Sizes::default();
+    let Schedule { order, graph, at } = schedule(items, fused, &mut sizes)?;
     let mut b = Builder {
         items,
         fused,
@@ -28,7 +29,7 @@ pub fn build(items: &Items<'_>, fused: &Fused, nested: &Nested<'_>) -> Result<Pr
         program: Program {
             name: items.func.name.clone(),
             symbols: Vec::new(),
-            sizes: Sizes::default(),
+            sizes,
             slots: Vec::new(),
             kernels: Vec::new(),
             calls: Vec::new(),
@@ -64,11 +65,11 @@ pub fn build(items: &Items<'_>, fused: &Fused, nested: &Nested<'_>) -> Result<Pr
     for (t, g) in order.iter().enumerate() {
         b.group(*g, t)?;
     }
-    b.finish()
+    b.finish(graph, &at)
 }
 
 /// The values that a group reads from memory.
-fn reads(items: &Items<'_>, fused: &Fused, g: usize) -> Result<Vec<Value>> {
+pub(crate) fn reads(items: &Items<'_>, fused: &Fused, g: usize) -> Result<Vec<Value>> {
     let group = fused.groups.get(g).ok_or_else(|| fault("a group is missing"))?;
     let mut out = Vec::new();
     let all = group.members.iter().map(|m| m.0).chain(group.producer).chain(group.alone);
@@ -86,52 +87,6 @@ fn reads(items: &Items<'_>, fused: &Fused, g: usize) -> Result<Vec<Value>> {
     out.sort_unstable();
     out.dedup();
     Ok(out)
-}
-
-/// The groups in an order in which each comes after those it reads from, otherwise in that of the graph.
-fn order(items: &Items<'_>, fused: &Fused) -> Result<Vec<usize>> {
-    let n = fused.groups.len();
-    let mut waits = vec![0usize; n];
-    let mut behind: Vec<Vec<usize>> = vec![Vec::new(); n];
-    let place = |g: usize| {
-        let group = fused.groups.get(g);
-        group.and_then(|g| g.members.iter().map(|m| m.0).chain(g.producer).chain(g.alone).max()).unwrap_or(0)
-    };
-    for g in 0..n {
-        let mut before: Vec<usize> = Vec::new();
-        for v in reads(items, fused, g)? {
-            if let Source::Item(j) = items.value(v)?.source {
-                before.push(
-                    fused.group_of.get(j).copied().flatten().ok_or_else(|| fault("an item has no group"))?,
-                );
-            }
-        }
-        before.sort_unstable();
-        before.dedup();
-        if let Some(w) = waits.get_mut(g) {
-            *w = before.len();
-        }
-        for b in before {
-            if let Some(l) = behind.get_mut(b) {
-                l.push(g);
-            }
-        }
-    }
-    let mut ready: BinaryHeap<Reverse<(usize, usize)>> =
-        (0..n).filter(|g| waits.get(*g) == Some(&0)).map(|g| Reverse((place(g), g))).collect();
-    let mut out = Vec::with_capacity(n);
-    while let Some(Reverse((_, g))) = ready.pop() {
-        out.push(g);
-        for h in behind.get(g).into_iter().flatten() {
-            if let Some(w) = waits.get_mut(*h) {
-                *w -= 1;
-                if *w == 0 {
-                    ready.push(Reverse((place(*h), *h)));
-                }
-            }
-        }
-    }
-    if out.len() < n { Err(fault("groups wait for each other")) } else { Ok(out) }
 }
 
 struct Builder<'a, 'f> {
@@ -646,14 +601,14 @@ impl Builder<'_, '_> {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Program> {
+    fn finish(mut self, graph: Vec<Life>, at: &[Vec<i64>]) -> Result<Program> {
         for (o, v) in self.items.func.outputs.iter().zip(&self.items.outputs) {
             let ty = self.items.func.ty(o.value)?.clone();
             let slot =
                 self.slot_of.get(*v).copied().flatten().ok_or_else(|| fault("an output is not written"))?;
             self.program.outputs.push(Named { name: o.name.clone(), dtype: ty.dtype, shape: ty.shape, slot });
         }
-        self.program.plan = Plan::new(self.buffers, &self.program.sizes);
+        self.program.plan = Plan::new(self.buffers, graph, at, &self.program.sizes);
         Ok(self.program)
     }
 }

@@ -7,7 +7,8 @@
 //! 3. [`mod@hoist`]: what depends on params alone is computed once, when they are set;
 //! 4. [`items`]: views become strided accesses ([`access`]);
 //! 5. [`mod@fuse`]: what is computed together;
-//! 6. [`mod@build`]: the order, the kernels, the memory; [`plan`]: where each buffer lies.
+//! 6. [`mod@build`]: the kernels and the memory, in an order with a small peak ([`mod@schedule`]); [`plan`]: where each
+//!    buffer lies.
 //!
 //! [`print`](mod@print) shows what comes out for people.
 //!
@@ -25,6 +26,7 @@ pub mod plan;
 pub mod print;
 pub mod program;
 pub mod rewrite;
+pub mod schedule;
 
 pub use expand::Target;
 pub use fuse::Limits;

@@ -2,13 +2,18 @@
 //!
 //! Sizes are symbolic, so what is planned is an order: of two buffers that live at the same time, which one lies below. Offsets
 //! follow from the sizes in one pass when the symbols are bound; whatever the sizes, nothing overlaps. The order is that of
-//! the best of a few greedy layouts at the largest sizes.
+//! the best of a few greedy layouts at the largest sizes; where this one leaves gaps at other sizes, that of a layout which
+//! leaves fewer there and is as good at the largest.
 
 use crate::program::{SizeId, Sizes, SlotId};
 use std::cmp::Reverse;
 
 /// Every buffer starts at a multiple of this many bytes: a cache line.
 pub const ALIGN: i64 = 64;
+/// A peak may be so many times what lives before other layouts are tried.
+const GAPS: f64 = 1.03;
+/// How many pairs of buffers may be compared on the way to such layouts, for each of the ways to place them.
+const EFFORT: usize = 1 << 19;
 
 /// Memory that lives from one group to another.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,7 +22,18 @@ pub struct Buffer {
     pub slot: SlotId,
     /// Its size in bytes.
     pub bytes: SizeId,
-    /// The first call that touches it.
+    /// The first group that touches it, by its place in the order; a group is mostly one call, but may be several.
+    pub first: u32,
+    /// The last one.
+    pub last: u32,
+}
+
+/// Memory of an order that need not be the one that was taken.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Life {
+    /// Its size in bytes.
+    pub bytes: SizeId,
+    /// The first group that touches it, by its place in the order.
     pub first: u32,
     /// The last one.
     pub last: u32,
@@ -32,6 +48,8 @@ pub struct Plan {
     order: Vec<u32>,
     /// For each buffer, those that live at the same time and lie below it.
     below: Vec<Vec<u32>>,
+    /// What the graph's order would take.
+    graph: Vec<Life>,
 }
 
 /// Where everything lies for some sizes.
@@ -50,6 +68,8 @@ pub struct Report {
     pub peak: i64,
     /// The largest sum of bytes that live at the same time: no layout can do with less.
     pub bound: i64,
+    /// The same sum if the groups came in the graph's order.
+    pub graph: i64,
 }
 
 impl Report {
@@ -59,7 +79,7 @@ impl Report {
     }
 }
 
-fn round_up(n: i64) -> i64 {
+pub(crate) fn round_up(n: i64) -> i64 {
     n.saturating_add(ALIGN - 1) / ALIGN * ALIGN
 }
 
@@ -98,28 +118,73 @@ fn place(buffers: &[Buffer], sizes: &[i64], order: &[usize]) -> (Vec<i64>, i64) 
     (offsets, peak)
 }
 
+/// The orders in which buffers are placed.
+fn orders(buffers: &[Buffer], bytes: &[i64]) -> [Vec<usize>; 4] {
+    let size = |i: &usize| bytes.get(*i).copied().unwrap_or(0);
+    let life = |i: &usize| buffers.get(*i).map_or(0, |b| i64::from(b.last - b.first) + 1);
+    let first = |i: &usize| buffers.get(*i).map_or(0, |b| b.first);
+    let all: Vec<usize> = (0..buffers.len()).collect();
+    let mut by_size = all.clone();
+    by_size.sort_by_key(|i| (Reverse(size(i)), Reverse(life(i)), first(i)));
+    let mut by_life = all.clone();
+    by_life.sort_by_key(|i| (Reverse(life(i)), Reverse(size(i)), first(i)));
+    let mut by_area = all.clone();
+    by_area.sort_by_key(|i| (Reverse(size(i) as i128 * life(i) as i128), first(i)));
+    let mut by_time = all;
+    by_time.sort_by_key(|i| (first(i), Reverse(life(i)), Reverse(size(i))));
+    [by_size, by_life, by_area, by_time]
+}
+
+/// The peak at some sizes if what lies lower at others lies lower here.
+fn stacked(buffers: &[Buffer], offsets: &[i64], bytes: &[i64]) -> i64 {
+    let mut order: Vec<usize> = (0..buffers.len()).collect();
+    order.sort_by_key(|i| offsets.get(*i).copied().unwrap_or(0));
+    let mut tops: Vec<(&Buffer, i64)> = Vec::with_capacity(buffers.len());
+    for i in order {
+        let (Some(b), Some(size)) = (buffers.get(i), bytes.get(i)) else { continue };
+        let at = tops.iter().filter(|(other, _)| overlap(b, other)).map(|t| t.1).max().unwrap_or(0);
+        tops.push((b, at.saturating_add(*size)));
+    }
+    tops.iter().map(|t| t.1).max().unwrap_or(0)
+}
+
+/// The best offsets at the largest sizes, or others that are as good there and better at the sizes `at`.
+fn offsets(buffers: &[Buffer], largest: &[i64], at: &[Vec<i64>]) -> Vec<i64> {
+    let laid = |bytes: &[i64]| orders(buffers, bytes).map(|order| place(buffers, bytes, &order));
+    let Some((best, peak)) = laid(largest).into_iter().min_by_key(|l| l.1) else { return Vec::new() };
+    let live = |bytes: &Vec<i64>| {
+        let lives = buffers.iter().zip(bytes).map(|(b, bytes)| (*bytes, b.first, b.last));
+        most(lives).max(1)
+    };
+    let bounds: Vec<i64> = at.iter().map(live).collect();
+    // The worst ratio of a peak to what lives.
+    let worst = |offsets: &[i64]| {
+        let ratios =
+            at.iter().zip(&bounds).map(|(b, live)| stacked(buffers, offsets, b) as f64 / *live as f64);
+        ratios.fold(1.0, f64::max)
+    };
+    let mut found = (worst(&best), best);
+    // Placing takes a time that grows with the square of the number of buffers.
+    let tries = EFFORT / buffers.len().saturating_mul(buffers.len()).max(1);
+    let others = at.iter().take(tries).flat_map(|bytes| laid(bytes)).map(|l| l.0);
+    if found.0 > GAPS {
+        for offsets in others.filter(|o| stacked(buffers, o, largest) <= peak.saturating_add(peak / 100)) {
+            let ratio = worst(&offsets);
+            if ratio < found.0 {
+                found = (ratio, offsets);
+            }
+        }
+    }
+    found.1
+}
+
 impl Plan {
-    /// Plans the arena.
-    pub fn new(buffers: Vec<Buffer>, sizes: &Sizes) -> Plan {
-        let bytes: Vec<i64> =
+    /// Plans the arena. `graph`: what the graph's order would take; `at`: sizes at which there should be no gaps either.
+    pub fn new(buffers: Vec<Buffer>, graph: Vec<Life>, at: &[Vec<i64>], sizes: &Sizes) -> Plan {
+        let largest: Vec<i64> =
             buffers.iter().map(|b| round_up(sizes.dim(b.bytes).upper().unwrap_or(i64::MAX / 4))).collect();
-        let size = |i: &usize| bytes.get(*i).copied().unwrap_or(0);
-        let life = |i: &usize| buffers.get(*i).map_or(0, |b| i64::from(b.last - b.first) + 1);
-        let first = |i: &usize| buffers.get(*i).map_or(0, |b| b.first);
-        let all: Vec<usize> = (0..buffers.len()).collect();
-        let mut by_size = all.clone();
-        by_size.sort_by_key(|i| (Reverse(size(i)), Reverse(life(i)), first(i)));
-        let mut by_life = all.clone();
-        by_life.sort_by_key(|i| (Reverse(life(i)), Reverse(size(i)), first(i)));
-        let mut by_area = all.clone();
-        by_area.sort_by_key(|i| (Reverse(size(i) as i128 * life(i) as i128), first(i)));
-        let mut by_time = all;
-        by_time.sort_by_key(|i| (first(i), Reverse(life(i)), Reverse(size(i))));
-        let best = [by_size, by_life, by_area, by_time]
-            .iter()
-            .map(|order| place(&buffers, &bytes, order))
-            .min_by_key(|(_, peak)| *peak);
-        let offsets = best.map(|b| b.0).unwrap_or_default();
+        let bytes = |at: &Vec<i64>| buffers.iter().map(|b| bytes_of(b.bytes, at)).collect();
+        let offsets = offsets(&buffers, &largest, &at.iter().map(bytes).collect::<Vec<_>>());
         let at = |i: u32| offsets.get(i as usize).copied().unwrap_or(0);
         let mut order: Vec<u32> = (0..buffers.len() as u32).collect();
         order.sort_by_key(|i| at(*i));
@@ -139,7 +204,7 @@ impl Plan {
                 *b = near;
             }
         }
-        Plan { buffers, order, below }
+        Plan { buffers, order, below, graph }
     }
 
     /// Where everything lies, given every size of the program.
@@ -166,24 +231,34 @@ impl Plan {
     pub fn report(&self, sizes: &[i64]) -> Report {
         let mut layout = Layout::default();
         self.layout(sizes, &mut layout);
-        let bytes = |b: &Buffer| round_up(sizes.get(b.bytes.0 as usize).copied().unwrap_or(0));
-        let end = self.buffers.iter().map(|b| b.last as usize + 2).max().unwrap_or(0);
-        let mut change = vec![0i64; end];
-        for b in &self.buffers {
-            if let Some(c) = change.get_mut(b.first as usize) {
-                *c = c.saturating_add(bytes(b));
-            }
-            if let Some(c) = change.get_mut(b.last as usize + 1) {
-                *c = c.saturating_sub(bytes(b));
-            }
-        }
-        let mut live = 0i64;
-        let bound = change.iter().map(|c| {
-            live = live.saturating_add(*c);
-            live
-        });
-        Report { peak: layout.peak, bound: bound.max().unwrap_or(0) }
+        let bound = most(self.buffers.iter().map(|b| (bytes_of(b.bytes, sizes), b.first, b.last)));
+        let graph = most(self.graph.iter().map(|l| (bytes_of(l.bytes, sizes), l.first, l.last)));
+        Report { peak: layout.peak, bound, graph }
     }
+}
+
+fn bytes_of(id: SizeId, sizes: &[i64]) -> i64 {
+    round_up(sizes.get(id.0 as usize).copied().unwrap_or(0))
+}
+
+/// The most bytes that live at the same time.
+fn most(lives: impl Iterator<Item = (i64, u32, u32)> + Clone) -> i64 {
+    let end = lives.clone().map(|l| l.2 as usize + 2).max().unwrap_or(0);
+    let mut change = vec![0i64; end];
+    for (bytes, first, last) in lives {
+        if let Some(c) = change.get_mut(first as usize) {
+            *c = c.saturating_add(bytes);
+        }
+        if let Some(c) = change.get_mut(last as usize + 1) {
+            *c = c.saturating_sub(bytes);
+        }
+    }
+    let mut live = 0i64;
+    let sums = change.iter().map(|c| {
+        live = live.saturating_add(*c);
+        live
+    });
+    sums.max().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -214,7 +289,7 @@ mod tests {
                     }
                 })
                 .collect();
-            let plan = Plan::new(buffers, &sizes);
+            let plan = Plan::new(buffers, Vec::new(), &[], &sizes);
             for n in [0, 1, 13, 1000] {
                 let b: Bindings = [("s", n)].into_iter().collect();
                 let mut bound = Vec::new();

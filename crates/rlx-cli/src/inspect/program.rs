@@ -85,6 +85,7 @@ pub(super) fn plan(p: &Program, sizes: &Bindings) -> Result<Value, DimError> {
         "steps": a.steps,
         "peak": a.report.peak,
         "lower_bound": a.report.bound,
+        "graph_order": a.report.graph,
         "waste": a.report.waste(),
         "buffers": buffers,
         "prepare": prepare,

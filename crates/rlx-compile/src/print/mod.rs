@@ -244,6 +244,14 @@ fn one_plan(p: &Program, bindings: &Bindings) -> Result<String, DimError> {
         r.bound,
         100.0 * r.waste()
     );
+    let _ = writeln!(
+        out,
+        "live at most {} ({} B) in this order, {} ({} B) in the graph's",
+        bytes(r.bound),
+        r.bound,
+        bytes(r.graph),
+        r.graph
+    );
     if arena.buffers.is_empty() {
         return Ok(out);
     }

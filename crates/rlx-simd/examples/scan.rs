@@ -6,7 +6,7 @@ use std::time::Instant;
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Scratch, View};
 use rlx_simd::pool::Pool;
-use rlx_simd::scan::{ScanInputs, SelectiveScan, SelectiveScanGrad};
+use rlx_simd::scan::{Out, ScanInputs, SelectiveScan, SelectiveScanGrad};
 
 fn main() {
     let mut args = std::env::args().skip(1);
@@ -40,7 +40,8 @@ fn main() {
             state: None,
             softplus: false,
         };
-        let scan = SelectiveScan { inputs, y: View::dense(y.as_mut_ptr(), [batch, s, h]), last: None };
+        let y = View::dense(y.as_mut_ptr(), [batch, s, h]);
+        let scan = SelectiveScan { inputs, y: Out::Direct(y), last: None };
         let buffer = Buffer::new(scan.scratch().total(threads));
         let scratch = unsafe { Scratch::new(buffer.ptr(), scan.scratch(), threads) };
         let best = time(|| unsafe { scan.run(level, &pool, &scratch) });
@@ -49,7 +50,7 @@ fn main() {
         let [dx, ddelta, da, db, dc, dd] = &mut grads[..] else { return };
         let grad = SelectiveScanGrad {
             inputs,
-            dy: scan.y,
+            dy: y,
             dlast: None,
             dx: View::dense(dx.as_mut_ptr(), [batch, s, h]),
             ddelta: View::dense(ddelta.as_mut_ptr(), [batch, s, h]),

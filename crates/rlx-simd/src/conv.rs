@@ -21,6 +21,7 @@ use self::kernel::{Plan, Shape};
 use crate::level::Level;
 use crate::mem::{Buffer, Ptr, Scratch, ScratchSize};
 use crate::pool::Pool;
+pub use crate::sink::Sink;
 use std::ops::Range;
 
 /// The sizes of a convolution. Every list has an entry per spatial axis.
@@ -59,24 +60,6 @@ struct Spatial {
     lo: isize,
     /// The distance of the taps in the kernel.
     pitch: usize,
-}
-
-/// Receives finished results while they are in the cache.
-pub trait Sink<T>: Sync {
-    /// The results of image `batch`, for some channels and some (flat) positions: a row per channel, `stride` apart, a column
-    /// per position. The sink may write to `acc`, in these rows and columns.
-    ///
-    /// # Safety
-    /// `acc` is such a block that nobody else touches, and no other call gets the same results.
-    unsafe fn block(
-        &self,
-        worker: usize,
-        batch: usize,
-        channels: Range<usize>,
-        positions: Range<usize>,
-        acc: *mut T,
-        stride: usize,
-    );
 }
 
 /// Writes the results to memory, `[batch, channels, positions]`.
@@ -233,7 +216,8 @@ impl Conv<'_> {
         ScratchSize { shared: weights, ..Plan::new::<T>(form, level, 1).scratch::<T>() }
     }
 
-    /// The convolution; every result reaches the sink once.
+    /// The convolution; every result reaches the sink once, in rows of an output channel and columns of (flat)
+    /// positions.
     ///
     /// # Safety
     /// `x` and `w` point to dense tensors of these sizes, and what the sink writes to overlaps neither.

@@ -6,7 +6,7 @@
 //! 1. [`level`]: which instructions the machine has, and how a kernel is compiled for each; [`pool`]: the threads;
 //!    [`mem`]: views of memory and scratch space;
 //! 2. [`math`]: vector functions; [`tile`]: element-wise work and row reductions on tiles that stay in the L1 cache;
-//! 3. [`gemm`]: matrix products over packed operands, with a sink that receives finished blocks;
+//! 3. [`sink`]: where finished blocks go; [`gemm`]: matrix products over packed operands;
 //! 4. [`attention`], [`scan`], [`conv`], [`window`], [`cumulative`], [`index`], [`sort`],
 //!    [`argreduce`], [`random`], [`fft`]: one kernel family each; [`copy`]: moving data about.
 //!
@@ -26,6 +26,7 @@ pub mod mem;
 pub mod pool;
 pub mod random;
 pub mod scan;
+pub mod sink;
 pub mod sort;
 pub mod tile;
 pub mod window;

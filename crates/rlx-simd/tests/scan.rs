@@ -5,7 +5,10 @@ use rlx_simd::attention::Real;
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Scratch, ScratchSize, View};
 use rlx_simd::pool::Pool;
-use rlx_simd::scan::{LinearScan, ScanInputs, SelectiveScan, SelectiveScanGrad};
+use rlx_simd::scan::{LinearScan, Out, ScanInputs, SelectiveScan, SelectiveScanGrad};
+use rlx_simd::sink::Sink;
+use std::ops::Range;
+use std::sync::Mutex;
 
 /// A small generator of numbers.
 struct Rng(u64);
@@ -194,32 +197,63 @@ impl Case {
     }
 }
 
+/// Keeps what it gets in `[b, s, h]`, and then spoils the block, which is its own.
+struct Keep<T> {
+    y: Mutex<Vec<Option<T>>>,
+    s: usize,
+    h: usize,
+}
+
+impl<T: Element + Send> Sink<T> for Keep<T> {
+    unsafe fn block(
+        &self,
+        _: usize,
+        batch: usize,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        acc: *mut T,
+        stride: usize,
+    ) {
+        let mut y = self.y.lock().unwrap();
+        for (i, t) in rows.enumerate() {
+            for (j, h) in cols.clone().enumerate() {
+                let from = unsafe { &mut *acc.add(i * stride + j) };
+                let before = y[(batch * self.s + t) * self.h + h].replace(*from);
+                assert!(before.is_none(), "batch {batch} step {t} channel {h} came twice");
+                *from = T::from_f64(f64::NAN);
+            }
+        }
+    }
+}
+
 fn check_forward<T: Real + Element>(case: &Case, rng: &mut Rng, pools: &[Pool], tolerance: f64) {
     let mut o: Operands<T> = case.operands(rng);
     let Case { b, s, h, n, strange, .. } = *case;
     let want = case.plain(&o);
     for level in Level::available() {
         let mut first: Option<Vec<u64>> = None;
-        for pool in pools {
+        for (pool, sunk) in pools.iter().flat_map(|p| [(p, false), (p, true)]) {
             let mut y: Tensor<T, 3> = Tensor::new(rng, [b, s, h], strange, |_| f64::NAN);
             let mut last: Tensor<T, 3> = Tensor::new(rng, [b, h, n], strange, |_| f64::NAN);
-            let scan = SelectiveScan { inputs: case.inputs(&mut o), y: y.view(), last: Some(last.view()) };
+            let keep = Keep { y: vec![None; b * s * h].into(), s, h };
+            let out = if sunk { Out::Sink(&keep) } else { Out::Direct(y.view()) };
+            let scan = SelectiveScan { inputs: case.inputs(&mut o), y: out, last: Some(last.view()) };
             with_scratch(scan.scratch(), pool.threads(), |s| unsafe { scan.run(level, pool, s) });
-            let mut bits = Vec::new();
-            for (i, want) in want.y.iter().enumerate() {
-                let got = y.get([i / (s * h), i / h % s, i % h]);
-                close(got, *want, tolerance, || format!("{level} {case:?} y {i}"));
-                bits.push(got.to_bits());
+            let y: Vec<f64> = match sunk {
+                true => keep.y.into_inner().unwrap().into_iter().map(|x| x.unwrap().f()).collect(),
+                false => flat(&y),
+            };
+            let last = flat(&last);
+            for (name, got, want) in [("y", &y, &want.y), ("last", &last, &want.last)] {
+                for (i, (got, want)) in got.iter().zip(want).enumerate() {
+                    close(*got, *want, tolerance, || format!("{level} {case:?} {name} {i}"));
+                }
             }
-            for (i, want) in want.last.iter().enumerate() {
-                let got = last.get([i / (h * n), i / n % h, i % n]);
-                close(got, *want, tolerance, || format!("{level} {case:?} last {i}"));
-                bits.push(got.to_bits());
-            }
+            let bits: Vec<u64> = y.into_iter().chain(last).map(f64::to_bits).collect();
             assert_eq!(
                 first.get_or_insert_with(|| bits.clone()),
                 &bits,
-                "{level} {} threads {case:?}",
+                "{level} {} threads, a sink: {sunk}, {case:?}",
                 pool.threads()
             );
         }
@@ -272,7 +306,11 @@ fn large_steps_forget_all_and_never_fail() {
         for level in Level::available() {
             let (mut y, mut last) =
                 (Tensor::random(&mut rng, [1, 3, 17], false), Tensor::random(&mut rng, [1, 17, 4], false));
-            let scan = SelectiveScan { inputs: case.inputs(&mut o), y: y.view(), last: Some(last.view()) };
+            let scan = SelectiveScan {
+                inputs: case.inputs(&mut o),
+                y: Out::Direct(y.view()),
+                last: Some(last.view()),
+            };
             let pool = Pool::new(1);
             with_scratch(scan.scratch(), 1, |s| unsafe { scan.run(level, &pool, s) });
             for (got, before) in last.data.iter().zip(&state) {

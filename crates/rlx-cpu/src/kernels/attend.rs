@@ -201,7 +201,7 @@ pub(super) fn selective(
             let out = |k: usize| Some((forms.get(operands + k)?, *args.get(operands + k)?));
             Some(scan::SelectiveScan::<T> {
                 inputs: scan_inputs(&forms, &given, 0, softplus, args)?,
-                y: out(0).map(|(f, p)| f.exact(p))?,
+                y: scan::Out::Direct(out(0).map(|(f, p)| f.exact(p))?),
                 last: out(1).map(|(f, p)| f.exact(p)),
             })
         };

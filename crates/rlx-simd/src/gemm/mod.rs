@@ -17,6 +17,7 @@ mod vector;
 use crate::level::Level;
 use crate::mem::{Scratch, ScratchSize};
 use crate::pool::Pool;
+pub use crate::sink::Sink;
 use micro::{Ahead, Args, Kind, LDA, Shape};
 pub use pack::PackedB;
 use plan::{Pieces, Plan, Size, TAG};
@@ -79,23 +80,6 @@ pub struct BatchOffsets {
     pub b: isize,
     /// Of C.
     pub c: isize,
-}
-
-/// Receives finished blocks while they are in the cache: to add, to apply functions, to normalise, to store.
-pub trait Sink: Sync {
-    /// Takes C of these rows and columns: row `rows.start + i` begins at `acc + i * stride`.
-    ///
-    /// # Safety
-    /// The block is within memory, and may be overwritten.
-    unsafe fn block(
-        &self,
-        worker: usize,
-        batch: usize,
-        rows: Range<usize>,
-        cols: Range<usize>,
-        acc: *mut f32,
-        stride: usize,
-    );
 }
 
 /// Where results go.

@@ -8,6 +8,7 @@ use crate::attention::lanes::{Kernel, Lanes};
 use crate::level::Level;
 use crate::mem::{Ptr, Scratch, ScratchSize, View};
 use crate::pool::Pool;
+use crate::sink::Sink;
 
 /// Channels of a task, so that rows of memory are read in long runs; fewer if there would be few tasks.
 const CHANNELS: usize = 64;
@@ -16,18 +17,28 @@ const ENOUGH: usize = 16;
 /// Steps of a chunk: its time steps, inputs and results of all channels stay in the L1 cache.
 const CHUNK: usize = 32;
 
+/// Where the results of a scan go.
+#[derive(Clone, Copy)]
+pub enum Out<'a, T> {
+    /// To memory, `[b, s, h]`.
+    Direct(View<T, 3>),
+    /// To a sink, every element once. A row is a time step, a column a channel; no block has more than a few channels
+    /// of many, and one worker gets all steps of a channel, in their order.
+    Sink(&'a dyn Sink<T>),
+}
+
 /// The selective scan of Mamba-1.
-#[derive(Clone, Copy, Debug)]
-pub struct SelectiveScan<T> {
+#[derive(Clone, Copy)]
+pub struct SelectiveScan<'a, T> {
     /// What the recurrence is made of.
     pub inputs: ScanInputs<T>,
-    /// `[b, s, h]`.
-    pub y: View<T, 3>,
+    /// The results.
+    pub y: Out<'a, T>,
     /// The last state, `[b, h, n]`.
     pub last: Option<View<T, 3>>,
 }
 
-impl<T: Real> SelectiveScan<T> {
+impl<T: Real> SelectiveScan<'_, T> {
     fn channels(&self) -> usize {
         let x = self.inputs.sizes();
         if x.b * x.h.div_ceil(CHANNELS) >= ENOUGH { CHANNELS } else { CHANNELS / 4 }
@@ -44,22 +55,26 @@ impl<T: Real> SelectiveScan<T> {
     /// Computes y and the last state.
     ///
     /// # Safety
-    /// The views are valid for their shapes, y and the last state overlap no other (the last state may be the first,
-    /// element for element), and nobody else touches them meanwhile.
+    /// The views are valid for their shapes, y (or what the sink writes to) and the last state overlap no other (the
+    /// last state may be the first, element for element), and nobody else touches them meanwhile.
     pub unsafe fn run(&self, level: Level, pool: &Pool, scratch: &Scratch) {
         let (x, channels) = (self.inputs.sizes(), self.channels());
         let blocks = x.h.div_ceil(channels);
         pool.run(x.b * blocks, |task, worker| {
             let each = Ptr(scratch.each::<T>(worker, self.len()));
             let (batch, from) = (task / blocks, task % blocks * channels);
-            T::at_level(level, Task { scan: self, batch, from, to: (from + channels).min(x.h), each });
+            T::at_level(
+                level,
+                Task { scan: self, worker, batch, from, to: (from + channels).min(x.h), each },
+            );
         });
     }
 }
 
 /// The channels `from..to` of a sequence.
 struct Task<'a, T> {
-    scan: &'a SelectiveScan<T>,
+    scan: &'a SelectiveScan<'a, T>,
+    worker: usize,
     batch: usize,
     from: usize,
     to: usize,
@@ -93,21 +108,32 @@ impl<T: Real> Kernel<T> for Task<'_, T> {
                     }
                 }
                 let next = [self.batch, (t0 + CHUNK).min(size.s - 1), self.from];
-                let coming = [&x.x, &x.delta, &self.scan.y].map(|x| (x.at(next).cast_const(), x.strides[1]));
+                // What a sink writes to, it fetches itself.
+                let to = match &self.scan.y {
+                    Out::Direct(y) => y,
+                    Out::Sink(_) => &x.x,
+                };
+                let coming = [&x.x, &x.delta, to].map(|x| (x.at(next).cast_const(), x.strides[1]));
                 let chunk = Chunk { steps, a, state, dt, dx, y, width: CHANNELS, coming };
                 for (v, _, _) in vectors::<V>(self.from, self.to) {
                     chunk.advance::<V>(x, self.batch, t0, v);
                 }
                 for t in 0..steps {
                     for (v, h, lanes) in vectors::<V>(self.from, self.to) {
-                        let at = [self.batch, t0 + t, h];
-                        let mut out = V::load(y.add(t * CHANNELS + v));
+                        let (at, from) = ([self.batch, t0 + t, h], y.add(t * CHANNELS + v));
+                        let mut out = V::load(from);
                         if let Some(z) = &x.z {
                             let z = get::<V, 3>(z, at, 2, lanes);
                             out = out * z * z.sigmoid();
                         }
-                        put(out, &self.scan.y, at, 2, lanes);
+                        match &self.scan.y {
+                            Out::Direct(y) => put(out, y, at, 2, lanes),
+                            Out::Sink(_) => out.store(from),
+                        }
                     }
+                }
+                if let Out::Sink(sink) = self.scan.y {
+                    sink.block(self.worker, self.batch, t0..t0 + steps, self.from..self.to, y, CHANNELS);
                 }
                 t0 += steps;
             }

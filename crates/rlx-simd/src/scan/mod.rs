@@ -9,7 +9,7 @@ mod forward;
 mod linear;
 
 pub use backward::SelectiveScanGrad;
-pub use forward::SelectiveScan;
+pub use forward::{Out, SelectiveScan};
 pub use linear::LinearScan;
 
 use crate::attention::Real;

@@ -3,7 +3,7 @@
 use crate::bind::Cx;
 use crate::region::BoundRegion;
 use rlx_simd::mem::{Ptr, Scratch, ScratchSize, round_up};
-use rlx_simd::{attention, conv, gemm};
+use rlx_simd::sink::Sink;
 use std::ops::Range;
 
 /// A region behind a kernel, bound to sizes.
@@ -48,10 +48,8 @@ pub(crate) struct Behind<'a> {
     args: &'a [Ptr<u8>],
 }
 
-impl Behind<'_> {
-    /// # Safety
-    /// `acc` holds a block of the kernel's that nobody else touches, its rows `stride` elements apart.
-    unsafe fn take(
+impl Sink for Behind<'_> {
+    unsafe fn block(
         &self,
         worker: usize,
         batch: usize,
@@ -62,7 +60,7 @@ impl Behind<'_> {
     ) {
         let e = self.epilogue;
         let rows = batch * e.rows + rows.start..batch * e.rows + rows.end;
-        // SAFETY: the block is as promised by the caller, and the addresses are those of the call.
+        // SAFETY: the block is the kernel's own, and the addresses are those of the call.
         unsafe {
             e.region.run_block(
                 &self.scratch,
@@ -78,25 +76,3 @@ impl Behind<'_> {
         }
     }
 }
-
-/// The sinks of all kernels have one form.
-macro_rules! sinks {
-    ($($sink:ty),*) => {$(
-        impl $sink for Behind<'_> {
-            unsafe fn block(
-                &self,
-                worker: usize,
-                batch: usize,
-                rows: Range<usize>,
-                cols: Range<usize>,
-                acc: *mut f32,
-                stride: usize,
-            ) {
-                // SAFETY: the kernel gives such a block.
-                unsafe { self.take(worker, batch, rows, cols, acc, stride) }
-            }
-        }
-    )*};
-}
-
-sinks!(gemm::Sink, conv::Sink<f32>, attention::Sink<f32>);

@@ -113,6 +113,60 @@ fn what_follows_attention_is_its_epilogue() {
     assert!(attention.iter().all(|a| a.1.lanes == 1 && a.1.space.len() == 4));
 }
 
+/// A gate, a residual and a bias behind a selective scan are its epilogue; the last state is written as ever.
+#[test]
+fn what_follows_a_scan_is_its_epilogue() {
+    use rlx::DType::F32;
+    let g = rlx::Graph::new("scan");
+    let s = rlx::dim("s", 64);
+    let wide = [2.into(), s.clone(), 37.into()];
+    let narrow = [2.into(), s, 5.into()];
+    let x = g.input("x", F32, wide.clone());
+    let delta = g.input("delta", F32, wide.clone());
+    let (b, c) = (g.input("b", F32, narrow.clone()), g.input("c", F32, narrow));
+    let gate = g.input("gate", F32, wide);
+    let (a, bias) = (g.param("a", F32, [37, 5]), g.param("bias", F32, [37]));
+    let [y, last] = x.selective_scan(delta, a, b, c, None, None, None, None, true);
+    g.output("y", (y + bias) * gate.sigmoid() + x);
+    g.output("last", last * 2.0);
+    let f = g.finish().unwrap();
+    let p = program(&f);
+    let scan = behind(&p, "selective_scan");
+    assert_eq!(scan.len(), 1, "{:#?}", labels(&p));
+    assert_eq!(labels(&p).len(), 2, "{:#?}", labels(&p));
+
+    let exe = rlx::compile(&f, rlx::Device::Cpu).unwrap();
+    let data = |shape: &[usize], k: usize| {
+        let n = shape.iter().product::<usize>();
+        let xs: Vec<f32> = (0..n).map(|i| ((i * 37 + k * 11) % 101) as f32 / 101.0 - 0.5).collect();
+        rlx::Tensor::new(shape, &xs).unwrap()
+    };
+    let params = [("a", data(&[37, 5], 1)), ("bias", data(&[37], 2))];
+    for (name, t) in &params {
+        exe.params().set(name, t.clone()).unwrap();
+    }
+    for s in [0, 1, 7, 64] {
+        let wide = [2, s, 37];
+        let inputs = [
+            ("x", data(&wide, 3)),
+            ("delta", data(&wide, 4)),
+            ("b", data(&[2, s, 5], 5)),
+            ("c", data(&[2, s, 5], 6)),
+            ("gate", data(&wide, 7)),
+        ];
+        let given: Vec<(&str, &rlx::Tensor)> = inputs.iter().map(|(n, t)| (*n, t)).collect();
+        let got = exe.run(&given).unwrap();
+        let all: Vec<(&str, &rlx::Tensor)> =
+            given.iter().copied().chain(params.iter().map(|(n, t)| (*n, t))).collect();
+        for (name, want) in rlx::eval(&f, &all, &rlx::Options::default()).unwrap() {
+            let got = got[name.as_str()].to_f64s().unwrap();
+            for (g, w) in got.iter().zip(want.f64s()) {
+                assert!((g - w).abs() <= 2e-5 * w.abs().max(0.5), "{name} at s = {s}: {g}, not {w}");
+            }
+        }
+    }
+}
+
 /// What an epilogue cannot do stands apart, and says why.
 #[test]
 fn what_no_epilogue_can_do_stands_apart() {

@@ -190,13 +190,37 @@ pub(super) fn selective(
     forms: Vec<Form>,
     given: Vec<bool>,
     softplus: bool,
+    behind: Option<BoundRegion>,
 ) -> Result<Ready> {
     let wrong = || fault("a selective scan has other arguments");
     let level = setting.level;
     let operands = given.iter().filter(|g| **g).count();
-    let dtype = forms.first().ok_or_else(wrong)?.dtype;
+    let x = forms.first().cloned().ok_or_else(wrong)?;
     let flops = scan_flops(&forms, 0, 2);
-    Ok(by_dtype!(dtype, T, F32 = f32, F64 = f64 => {
+    if let Some(region) = behind {
+        if x.dtype != DType::F32 {
+            return Err(fault("only a selective scan in f32 has an epilogue"));
+        }
+        let parts = move |args: &[Ptr<u8>]| {
+            let last = forms.get(operands)?.exact(*args.get(operands)?);
+            Some((scan_inputs::<f32>(&forms, &given, 0, softplus, args)?, Some(last)))
+        };
+        let (inputs, last) = parts(&nowhere(operands + 1)).ok_or_else(wrong)?;
+        let y = scan::Out::Direct(x.exact(Ptr(std::ptr::null_mut())));
+        let own = scan::SelectiveScan { inputs, y, last }.scratch();
+        let epilogue = Epilogue::new(region, x.shape.get(1).copied().unwrap_or(0), own);
+        return Ok(ready(epilogue.scratch, flops + epilogue.flops() as usize, move |cx, args| {
+            // SAFETY: the binder checked the arguments, those of the region with the rest.
+            unsafe {
+                epilogue.run(cx, args, |sink| {
+                    let Some((inputs, last)) = parts(args) else { return };
+                    let scan = scan::SelectiveScan { inputs, y: scan::Out::Sink(sink), last };
+                    scan.run(level, cx.pool, &cx.scratch);
+                });
+            }
+        }));
+    }
+    Ok(by_dtype!(x.dtype, T, F32 = f32, F64 = f64 => {
         let make = move |args: &[Ptr<u8>]| {
             let out = |k: usize| Some((forms.get(operands + k)?, *args.get(operands + k)?));
             Some(scan::SelectiveScan::<T> {

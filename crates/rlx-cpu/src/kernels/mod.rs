@@ -289,9 +289,11 @@ fn step_kernel(
             slide::convolution(setting, &forms, part, &sliding, groups, behind)
         }
         Step::Attention(a) => attend::attend(setting, &forms, given, &a, behind),
+        Step::SelectiveScan { softplus } => {
+            attend::selective(setting, forms, given.to_vec(), softplus, behind)
+        }
         step if behind.is_some() => Err(fault(&format!("nothing can stand behind {step:?}"))),
         Step::AttentionGrad(a) => attend::attend_back(setting, &forms, given, &a),
-        Step::SelectiveScan { softplus } => attend::selective(setting, forms, given.to_vec(), softplus),
         Step::SelectiveScanGrad { softplus } => {
             attend::selective_back(setting, forms, given.to_vec(), softplus)
         }

@@ -245,6 +245,8 @@ impl Step {
                 Some(Blocks { columns: rank.saturating_sub(2), whole_rows: false })
             }
             Step::Attention(_) => Some(Blocks { columns: 1, whole_rows: true }),
+            // Rows are time steps, columns are channels, a few at a time.
+            Step::SelectiveScan { .. } => Some(Blocks { columns: 1, whole_rows: false }),
             _ => None,
         }
     }

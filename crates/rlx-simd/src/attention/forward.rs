@@ -7,7 +7,7 @@ use super::{Addend, Block, LANES, ROWS, Real, Scores};
 use crate::level::Level;
 use crate::mem::{Ptr, Scratch, ScratchSize, View};
 use crate::pool::Pool;
-use std::ops::Range;
+use crate::sink::Sink;
 
 /// Attention: softmax(scores) · v, of the shape `[b, hq, s, dv]`.
 #[derive(Clone, Copy, Debug)]
@@ -18,30 +18,13 @@ pub struct Attention<T> {
     pub v: View<T, 4>,
 }
 
-/// Receives finished results while they are in the cache.
-pub trait Sink<T>: Sync {
-    /// The results of some queries of a head, counted over all entries of the batch: a row per query, `stride` apart, with
-    /// all columns. The sink may write to `acc`, in these rows and columns.
-    ///
-    /// # Safety
-    /// `acc` is such a block that nobody else touches, and no other call gets the same results.
-    unsafe fn block(
-        &self,
-        worker: usize,
-        head: usize,
-        queries: Range<usize>,
-        columns: Range<usize>,
-        acc: *mut T,
-        stride: usize,
-    );
-}
-
 /// Where the result goes.
 #[derive(Clone, Copy)]
 pub enum Out<'a, T> {
     /// Into memory, with any strides.
     Direct(View<T, 4>),
-    /// To a sink, in blocks of whole rows.
+    /// To a sink, in blocks of whole rows. A row is a query of a head, and heads are counted over all entries of the
+    /// batch.
     Sink(&'a dyn Sink<T>),
 }
 

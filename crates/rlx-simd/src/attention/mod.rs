@@ -19,8 +19,9 @@ mod x86;
 
 use std::f64::consts::LOG2_E;
 
+pub use crate::sink::Sink;
 pub use backward::AttentionGrad;
-pub use forward::{Attention, Out, Sink};
+pub use forward::{Attention, Out};
 pub use lanes::Real;
 use lanes::{Lanes, MAX_LANES};
 use panel::{Matrix, copy_scaled};

@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use rlx::nn::Encoder;
-use rlx::{CompileOptions, DType, Device, Engine, Func, Settings, transform};
+use rlx::ops::conv::Conv;
+use rlx::{CompileOptions, DType, Device, Engine, Func, Graph, Settings, dim, transform};
 use rlx_conformance::device::{Limit, Subject};
 use rlx_conformance::models::{self, Gpt, Mamba};
 
@@ -68,6 +69,38 @@ fn gated_attention() {
         let f = models::gated(heads, width).unwrap();
         judge(&f, &[("batch", batch), ("seq", seq)]);
         judge(&models::gradients(&f, &["y", "normed"]).unwrap(), &[("batch", batch), ("seq", seq)]);
+    }
+}
+
+/// Epilogues that store more than their end: what stands in front, a number, a number per row; also where there are no
+/// columns, so that no block ever comes.
+#[test]
+fn epilogues_with_several_results() {
+    let g = Graph::new("several");
+    let (n, m) = (dim("n", 5), dim("m", 40));
+    let x = g.input("x", DType::F32, [n.clone(), 6.into()]);
+    let y = g.input("y", DType::F32, [6.into(), m.clone()]);
+    let image = g.input("image", DType::F32, [n.clone(), 6.into(), m]);
+    let (scale, w) = (g.param("scale", DType::F32, [1]), g.param("w", DType::F32, [3, 6, 1]));
+    let number = (scale.squeeze(0) + x.sum_all()).exp();
+    let each = (x.sum(vec![1], true) * 0.5).tanh();
+    let product = x.matmul(y) * number + each;
+    let raw = image.conv(w, None, Conv::default());
+    let per_image = each.reshape([n, 1.into(), 1.into()]);
+    let all = [
+        ("number", number),
+        ("each", each),
+        ("product", product),
+        ("total", (x.matmul(y) + 1.0).sum(vec![1], false)),
+        ("raw", raw),
+        ("conv", (raw * number + per_image).relu()),
+    ];
+    for (name, v) in all {
+        g.output(name, v);
+    }
+    let f = g.finish().unwrap();
+    for (n, m) in [(5, 40), (3, 7), (1, 1), (4, 0), (0, 3)] {
+        judge(&f, &[("n", n), ("m", m)]);
     }
 }
 

@@ -135,44 +135,60 @@ fn orders(buffers: &[Buffer], bytes: &[i64]) -> [Vec<usize>; 4] {
     [by_size, by_life, by_area, by_time]
 }
 
-/// The peak at some sizes if what lies lower at others lies lower here.
-fn stacked(buffers: &[Buffer], offsets: &[i64], bytes: &[i64]) -> i64 {
-    let mut order: Vec<usize> = (0..buffers.len()).collect();
-    order.sort_by_key(|i| offsets.get(*i).copied().unwrap_or(0));
-    let mut tops: Vec<(&Buffer, i64)> = Vec::with_capacity(buffers.len());
+/// The peak at some sizes if the buffers are stacked in an order, each on those that live at the same time.
+fn stacked(buffers: &[Buffer], order: &[usize], bytes: &[i64], tops: &mut [i64]) -> i64 {
+    tops.fill(0);
     for i in order {
-        let (Some(b), Some(size)) = (buffers.get(i), bytes.get(i)) else { continue };
-        let at = tops.iter().filter(|(other, _)| overlap(b, other)).map(|t| t.1).max().unwrap_or(0);
-        tops.push((b, at.saturating_add(*size)));
+        let (Some(b), Some(size)) = (buffers.get(*i), bytes.get(*i)) else { continue };
+        let own = tops.get_mut(b.first as usize..=b.last as usize).unwrap_or_default();
+        let top = own.iter().copied().max().unwrap_or(0).saturating_add(*size);
+        own.fill(top);
     }
-    tops.iter().map(|t| t.1).max().unwrap_or(0)
+    tops.iter().copied().max().unwrap_or(0)
 }
 
-/// The best offsets at the largest sizes, or others that are as good there and better at the sizes `at`.
-fn offsets(buffers: &[Buffer], largest: &[i64], at: &[Vec<i64>]) -> Vec<i64> {
+/// The buffers from the lowest to the highest of the best layout at the largest sizes, or of another that is as good there
+/// and better at the sizes `at`.
+fn lowest_first(buffers: &[Buffer], largest: &[i64], at: &[Vec<i64>]) -> Vec<usize> {
+    let sorted = |offsets: Vec<i64>| {
+        let mut order: Vec<usize> = (0..buffers.len()).collect();
+        order.sort_by_key(|i| offsets.get(*i).copied().unwrap_or(0));
+        order
+    };
     let laid = |bytes: &[i64]| orders(buffers, bytes).map(|order| place(buffers, bytes, &order));
-    let Some((best, peak)) = laid(largest).into_iter().min_by_key(|l| l.1) else { return Vec::new() };
-    let live = |bytes: &Vec<i64>| {
-        let lives = buffers.iter().zip(bytes).map(|(b, bytes)| (*bytes, b.first, b.last));
-        most(lives).max(1)
-    };
+    let mut all: Vec<(i64, Vec<usize>)> =
+        laid(largest).into_iter().map(|(offsets, peak)| (peak, sorted(offsets))).collect();
+    all.sort_by_key(|l| l.0);
+    let mut all = all.into_iter();
+    let Some((peak, best)) = all.next() else { return Vec::new() };
+    let live = |bytes: &Vec<i64>| most(buffers.iter().zip(bytes).map(|(b, bytes)| (*bytes, b.first, b.last)));
     let bounds: Vec<i64> = at.iter().map(live).collect();
-    // The worst ratio of a peak to what lives.
-    let worst = |offsets: &[i64]| {
-        let ratios =
-            at.iter().zip(&bounds).map(|(b, live)| stacked(buffers, offsets, b) as f64 / *live as f64);
-        ratios.fold(1.0, f64::max)
+    let mut tops = vec![0; buffers.iter().map(|b| b.last as usize + 1).max().unwrap_or(0)];
+    // The worst ratio of a peak to what lives, as far as it is below a limit.
+    let mut worst = |order: &[usize], limit: f64| {
+        let mut ratio = 1.0f64;
+        if stacked(buffers, order, largest, &mut tops) > peak.saturating_add(peak / 100) {
+            return f64::INFINITY;
+        }
+        for (bytes, live) in at.iter().zip(&bounds) {
+            ratio = ratio.max(stacked(buffers, order, bytes, &mut tops) as f64 / (*live).max(1) as f64);
+            if ratio >= limit {
+                break;
+            }
+        }
+        ratio
     };
-    let mut found = (worst(&best), best);
+    let mut found = (worst(&best, f64::INFINITY), best);
     // Placing takes a time that grows with the square of the number of buffers.
     let tries = EFFORT / buffers.len().saturating_mul(buffers.len()).max(1);
-    let others = at.iter().take(tries).flat_map(|bytes| laid(bytes)).map(|l| l.0);
-    if found.0 > GAPS {
-        for offsets in others.filter(|o| stacked(buffers, o, largest) <= peak.saturating_add(peak / 100)) {
-            let ratio = worst(&offsets);
-            if ratio < found.0 {
-                found = (ratio, offsets);
-            }
+    let others = at.iter().take(tries).flat_map(|bytes| laid(bytes)).map(|l| sorted(l.0));
+    let mut others = all.map(|l| l.1).chain(others);
+    while found.0 > GAPS
+        && let Some(order) = others.next()
+    {
+        let ratio = worst(&order, found.0);
+        if ratio < found.0 {
+            found = (ratio, order);
         }
     }
     found.1
@@ -184,10 +200,8 @@ impl Plan {
         let largest: Vec<i64> =
             buffers.iter().map(|b| round_up(sizes.dim(b.bytes).upper().unwrap_or(i64::MAX / 4))).collect();
         let bytes = |at: &Vec<i64>| buffers.iter().map(|b| bytes_of(b.bytes, at)).collect();
-        let offsets = offsets(&buffers, &largest, &at.iter().map(bytes).collect::<Vec<_>>());
-        let at = |i: u32| offsets.get(i as usize).copied().unwrap_or(0);
-        let mut order: Vec<u32> = (0..buffers.len() as u32).collect();
-        order.sort_by_key(|i| at(*i));
+        let order = lowest_first(&buffers, &largest, &at.iter().map(bytes).collect::<Vec<_>>());
+        let order: Vec<u32> = order.into_iter().map(|i| i as u32).collect();
         let mut below: Vec<Vec<u32>> = vec![Vec::new(); buffers.len()];
         for (k, i) in order.iter().enumerate() {
             let Some(own) = buffers.get(*i as usize) else { continue };

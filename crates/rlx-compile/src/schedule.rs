@@ -94,22 +94,23 @@ pub fn schedule(items: &Items<'_>, fused: &Fused, sizes: &mut Sizes) -> Result<S
     Ok(Schedule { order, graph, at })
 }
 
-/// The sizes at which orders are compared: all symbols at their maximum, all at its root, and one at the maximum with the
-/// others at the root. At the smallest sizes the arena is small whatever the order.
+/// The sizes at which orders are compared: all symbols at their maximum, all at its root, and each in turn at 1 or at its
+/// maximum with the others at the root: a batch of one, a long text.
 fn points(items: &Items<'_>) -> Result<Vec<Bindings>> {
-    let symbols: Vec<(String, i64)> =
-        items.func.symbols()?.into_iter().map(|(n, max)| (n.to_string(), max)).collect();
+    let symbols = items.func.symbols()?;
     let root = |max: i64| (max.max(0) as f64).sqrt().ceil() as i64;
-    let point = |large: &dyn Fn(usize) -> bool| -> Bindings {
-        let all = symbols.iter().enumerate();
-        all.map(|(i, (name, max))| (name.as_str(), if large(i) { *max } else { root(*max) })).collect()
+    let point = |of: &dyn Fn(usize, i64) -> i64| -> Bindings {
+        symbols.iter().enumerate().map(|(i, (name, max))| (name.clone(), of(i, *max))).collect()
     };
-    let mut out = vec![point(&|_| true)];
+    let mut out = vec![point(&|_, max| max)];
     if !symbols.is_empty() {
-        out.push(point(&|_| false));
+        out.push(point(&|_, max| root(max)));
     }
-    if symbols.len() > 1 {
-        out.extend((0..symbols.len().min(APART)).map(|k| point(&|i| i == k)));
+    for k in 0..symbols.len().min(APART) {
+        out.push(point(&|i, max| if i == k { 1.min(max) } else { root(max) }));
+        if symbols.len() > 1 {
+            out.push(point(&|i, max| if i == k { max } else { root(max) }));
+        }
     }
     Ok(out)
 }

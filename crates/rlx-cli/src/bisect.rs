@@ -4,7 +4,8 @@
 //! oracle runs the graph as it was and as it was rewritten and expanded: if the two disagree, a rewrite is at fault. Then
 //! every value of the expanded graph is computed without fusion. The first node that is off when the oracle gets the
 //! device's own operands is at fault; if there is none, it is the numbers: the first node that is off on a path of such nodes
-//! to the output. If all these agree, fusion is at fault: then single values are asked of fused programs.
+//! to the output. If all these agree, fusion is at fault: then single values are asked of fused programs. In control flow that
+//! is at fault the search goes on within the body.
 
 use crate::compare::{Errors, errors, errors_beside};
 use crate::data::{Given, bound};
@@ -17,6 +18,10 @@ use rlx::{
     CompileOptions, DType, Device, Func, Graph, Node, Options, Precision, Tensor, ValueId, dim, eval, tools,
 };
 use std::io::Write;
+use std::sync::Arc;
+
+#[cfg(test)]
+mod tests;
 
 /// Whose fault it is.
 enum Fault {
@@ -35,6 +40,16 @@ struct Finding {
     errors: Errors,
     tolerance: f64,
     fault: Fault,
+    /// Of control flow: what is at fault within.
+    inner: Option<Box<Inner>>,
+}
+
+/// What was found in a body of control flow.
+struct Inner {
+    body: Arc<Func>,
+    /// The turn of the loop, from 0 on.
+    turn: usize,
+    found: Finding,
 }
 
 pub(crate) fn bisect(
@@ -95,6 +110,10 @@ fn told(f: &Func, found: &Finding, out: &mut impl Write) -> Result<String> {
         Fault::Fusion => "without fusion it agrees: only the fused program is off",
     };
     writeln!(out, "  {whose}")?;
+    if let Some(inner) = &found.inner {
+        writeln!(out, "within it, in turn {}:", inner.turn)?;
+        return told(&inner.body, &inner.found, out);
+    }
     Ok(format!(
         "{} at {} is the first step that disagrees with the oracle: off by {:.2e}",
         node.op.name, node.loc, e.relative
@@ -176,7 +195,9 @@ impl<'a> Search<'a> {
             if let Ok(Some(e)) = self.alone(*n, &values)
                 && e.relative > own
             {
-                return Ok(Some(Finding { node: *n, errors: e, tolerance: own, fault: Fault::Step }));
+                // A body that cannot be run alone is left as it is.
+                let inner = self.within(*n, &values).unwrap_or(None).map(Box::new);
+                return Ok(Some(Finding { node: *n, errors: e, tolerance: own, fault: Fault::Step, inner }));
             }
         }
         // Back from the output along nodes that are off.
@@ -189,7 +210,7 @@ impl<'a> Search<'a> {
             let tolerance = self.path.get(n).copied().unwrap_or(0.0);
             let Some(e) = values.errors(self.f, n)?.filter(|e| e.relative > tolerance) else { continue };
             if off.as_ref().is_none_or(|o| n < o.node) {
-                off = Some(Finding { node: n, errors: e, tolerance, fault: Fault::Numbers });
+                off = Some(Finding { node: n, errors: e, tolerance, fault: Fault::Numbers, inner: None });
             }
             let operands = self.f.nodes.get(n).into_iter().flat_map(|n| n.operands.iter().flatten());
             stack.extend(operands.filter_map(|v| self.node_of(*v)));
@@ -223,6 +244,62 @@ impl<'a> Search<'a> {
             }
         }
         Ok(worst)
+    }
+
+    /// The step at fault within control flow. The body of a loop is run turn by turn, on what the oracle makes of the turns
+    /// before.
+    fn within(&self, node: usize, values: &Values<'_>) -> Result<Option<Inner>> {
+        /// Turns that are looked at: what a body gets wrong, it rarely gets right for long.
+        const TURNS: i64 = 16;
+        let Some(n) = self.f.nodes.get(node) else { return Ok(None) };
+        let types: Vec<_> = n.operands.iter().map(|o| o.and_then(|v| self.f.ty(v).ok().cloned())).collect();
+        let state: Option<Vec<Tensor>> =
+            n.operands.iter().flatten().map(|v| self.operand(*v, values)).collect();
+        let (Some(Ok(step)), Some(mut state)) = (n.step(&types), state) else { return Ok(None) };
+        let sizes = bound(self.f, self.data);
+        let (body, carries, xs, turns) = match &step {
+            Step::If if !state.is_empty() => {
+                let taken = state.remove(0).bytes() != [0];
+                (n.regions.get(usize::from(!taken)), 0, 0, 1)
+            }
+            Step::While { carries, max, .. } => (n.regions.get(1), *carries, 0, *max),
+            Step::Scan { carries, xs, length, .. } => {
+                (n.regions.first(), *carries, *xs, length.eval(&sizes).unwrap_or(0))
+            }
+            _ => return Ok(None),
+        };
+        let Some(body) = body else { return Ok(None) };
+        let given = |f: &Func, state: Vec<Tensor>| -> Given {
+            f.ports.iter().map(|p| p.name.clone()).zip(state).collect()
+        };
+        for turn in 0..turns.clamp(0, TURNS) {
+            if let (Step::While { .. }, Some(condition)) = (&step, n.regions.first()) {
+                let holds = oracle(condition, &given(condition, state.clone()))?;
+                if holds.first().is_none_or(|h| h.f64s() == [0.0]) {
+                    break;
+                }
+            }
+            let mut now = state.clone();
+            if let Step::Scan { reverse, .. } = step {
+                let entry = if reverse { turns - 1 - turn } else { turn };
+                for x in now.iter_mut().skip(carries).take(xs) {
+                    let Some(part) = entry_of(x, entry as usize) else { return Ok(None) };
+                    *x = part;
+                }
+            }
+            let data = given(body, now);
+            let search = Search::new(body, self.device, &self.options, &data)?;
+            let want = oracle(body, &data)?;
+            let got = on_device(body, self.device, &search.options, &data)?;
+            if let Some(first) = search.bad_outputs(&want, &got)?.0.first() {
+                let found = search.find(*first)?;
+                return Ok(found.map(|found| Inner { body: body.clone(), turn: turn as usize, found }));
+            }
+            for (carried, new) in state.iter_mut().zip(&want).take(carries) {
+                *carried = new.to_tensor()?;
+            }
+        }
+        Ok(None)
     }
 
     /// A value as the device has it.
@@ -273,7 +350,13 @@ impl<'a> Search<'a> {
                 let Some(want) = values.want(o.value) else { continue };
                 let errors = errors(want, got)?;
                 if errors.relative > tolerance {
-                    return Ok(Some(Finding { node: n, errors, tolerance, fault: Fault::Fusion }));
+                    return Ok(Some(Finding {
+                        node: n,
+                        errors,
+                        tolerance,
+                        fault: Fault::Fusion,
+                        inner: None,
+                    }));
                 }
             }
             Ok(None)
@@ -289,6 +372,13 @@ impl<'a> Search<'a> {
         }
         Ok(found)
     }
+}
+
+/// An entry of a tensor along its first axis.
+fn entry_of(t: &Tensor, i: usize) -> Option<Tensor> {
+    let (n, shape) = t.shape().split_first()?;
+    let bytes = t.bytes().len().checked_div(*n)?;
+    Tensor::from_bytes(t.dtype(), shape, t.bytes().get(i * bytes..(i + 1) * bytes)?).ok()
 }
 
 /// The values of some nodes, from the oracle and from the device.

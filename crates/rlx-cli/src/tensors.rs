@@ -4,36 +4,12 @@
 
 use crate::failure::{Context, Failure, Result};
 use rlx::quant::PlaneElem;
-use rlx::{DType, Tensor, Type};
+use rlx::{DType, Tensor, Type, weights};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
-use serde::Deserializer;
-use serde::de::{Error, MapAccess, Visitor};
-use serde_json::Value;
-use std::collections::HashSet;
-use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::Path;
-
-/// What each dtype is called in a file.
-const DTYPES: &[(DType, Dtype)] = &[
-    (DType::F64, Dtype::F64),
-    (DType::F32, Dtype::F32),
-    (DType::F16, Dtype::F16),
-    (DType::BF16, Dtype::BF16),
-    (DType::F8E4M3, Dtype::F8_E4M3),
-    (DType::F8E5M2, Dtype::F8_E5M2),
-    (DType::I8, Dtype::I8),
-    (DType::I16, Dtype::I16),
-    (DType::I32, Dtype::I32),
-    (DType::I64, Dtype::I64),
-    (DType::U8, Dtype::U8),
-    (DType::U16, Dtype::U16),
-    (DType::U32, Dtype::U32),
-    (DType::U64, Dtype::U64),
-    (DType::Bool, Dtype::BOOL),
-];
 
 /// A file in memory.
 pub(crate) struct Stored {
@@ -50,8 +26,7 @@ impl Stored {
 
     /// Its tensors, by name.
     pub(crate) fn read(&self) -> Result<Reader<'_>> {
-        check_header(&self.bytes).about(&self.name)?;
-        let all = SafeTensors::deserialize(&self.bytes).about(&self.name)?;
+        let all = weights::parse(&self.bytes).about(&self.name)?;
         Ok(Reader { name: &self.name, all })
     }
 }
@@ -72,44 +47,6 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>> {
         )));
     }
     Ok(bytes)
-}
-
-/// What the `safetensors` crate lets pass: a name that stands twice, of which it takes the last; and an offset near
-/// 2^64, with which it calculates beyond 64 bits. Everything else is left to its own checks.
-fn check_header(bytes: &[u8]) -> Result<(), serde_json::Error> {
-    let Some((len, rest)) = bytes.split_first_chunk::<8>() else { return Ok(()) };
-    let header = usize::try_from(u64::from_le_bytes(*len)).ok().and_then(|n| rest.get(..n));
-    let Some(header) = header else { return Ok(()) };
-    serde_json::Deserializer::from_slice(header).deserialize_map(Header { len: bytes.len() as u64 })
-}
-
-struct Header {
-    /// Of the file.
-    len: u64,
-}
-
-impl<'de> Visitor<'de> for Header {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the tensors by their names")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let mut names = HashSet::new();
-        while let Some((name, entry)) = map.next_entry::<String, Value>()? {
-            let beyond = |o: &Value| o.as_u64().is_none_or(|o| o > self.len);
-            if let Some(Value::Array(offsets)) = entry.get("data_offsets")
-                && offsets.iter().any(beyond)
-            {
-                return Err(A::Error::custom(format!("tensor {name:?} lies beyond the end of the file")));
-            }
-            if let Some(name) = names.replace(name) {
-                return Err(A::Error::custom(format!("there are two tensors {name:?}")));
-            }
-        }
-        Ok(())
-    }
 }
 
 /// The tensors of a file.
@@ -144,10 +81,8 @@ impl Reader<'_> {
             return Tensor::packed(scheme, &sizes(tensor, ty)?, planes).about(about());
         }
         let view = self.all.tensor(tensor).about(self.name)?;
-        let dtype = DTYPES.iter().find(|(_, d)| *d == view.dtype()).map(|(d, _)| *d);
-        let unknown =
-            || Failure::other(format!("{} is {:?}, a dtype that RLX has not", about(), view.dtype()));
-        let dtype = dtype.ok_or_else(unknown)?;
+        let dtype = weights::dtype(view.dtype())
+            .map_err(|e| Failure::other(format!("{} {}", about(), e.message())))?;
         Tensor::from_bytes(dtype, view.shape(), view.data()).about(about())
     }
 }
@@ -178,9 +113,8 @@ pub(crate) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
             }
             continue;
         }
-        let dtype = DTYPES.iter().find(|(d, _)| *d == t.dtype()).map(|(_, d)| *d);
-        let dtype =
-            dtype.ok_or_else(|| Failure::other(format!("{name:?} is {}: no file has that", t.dtype())))?;
+        let dtype = weights::file_dtype(t.dtype())
+            .ok_or_else(|| Failure::other(format!("{name:?} is {}: no file has that", t.dtype())))?;
         views.push((name.clone(), TensorView::new(dtype, t.shape().to_vec(), t.bytes()).about(name)?));
     }
     let bytes = safetensors::serialize(views, None).about(&about)?;

@@ -97,9 +97,15 @@ impl Expander<'_> {
                 }
                 self.legal(g, node, &step, operands)
             }
-            // Codecs take f32.
+            // Codecs take f32 and give f32.
             Some(Step::Quantize) => {
                 Ok(g.emit_at(node, operands.into_iter().map(|o| o.map(|v| v.to(DType::F32))).collect()))
+            }
+            Some(Step::Dequantize { finite }) => {
+                let want = node.op.infer_types(&node.attrs, &types, &node.regions)?;
+                let w = operands.into_iter().flatten();
+                let y = w.map(|w| g.on_behalf(&node.loc, || w.dequantize(DType::F32, finite)));
+                Ok(y.zip(&want).map(|(y, t)| y.to(t.dtype)).collect())
             }
             Some(_) => Ok(g.emit_at(node, operands)),
         }

@@ -2,8 +2,9 @@
 //!
 //! Read in this order: [`sampled`] and [`random`]: where graphs and their data come from; [`fd`] and [`vectors`]: what judges
 //! the oracle and the transforms; [`device`]: what judges a device; [`filetest`], [`opsdoc`], [`errordoc`]: texts that must be
-//! true; [`models`]: graphs that tests and benches share.
+//! true; [`models`]: graphs that tests and benches share; [`attacks`]: files that mean no good.
 
+pub mod attacks;
 pub mod device;
 pub mod errordoc;
 pub mod fd;

@@ -4,7 +4,7 @@
 use rlx_ir::oracle::{Arr, eval_ranks};
 use rlx_ir::quant::Scheme;
 use rlx_ir::{DType, Func, Options, Rounding, Tensor};
-use safetensors::{Dtype, SafeTensors};
+use safetensors::SafeTensors;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -53,7 +53,7 @@ pub fn families() -> Result<Vec<String>, String> {
 pub fn load(family: &str) -> Result<Vec<Case>, String> {
     let path = folder().join(format!("{family}.safetensors"));
     let bytes = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-    let file = SafeTensors::deserialize(&bytes).map_err(|e| format!("{family}: {e}"))?;
+    let file = rlx::weights::parse(&bytes).map_err(|e| format!("{family}: {e}"))?;
     let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|e| format!("{family}: {e}"))?;
     let list = metadata.metadata().as_ref().and_then(|m| m.get("cases")).ok_or("the file lists no cases")?;
     let list: Vec<serde_json::Value> = serde_json::from_str(list).map_err(|e| format!("{family}: {e}"))?;
@@ -62,7 +62,8 @@ pub fn load(family: &str) -> Result<Vec<Case>, String> {
     for (name, view) in file.tensors() {
         let (n, rest) = name.split_once('.').ok_or_else(|| format!("{family}: a tensor {name}"))?;
         let n: usize = n.parse().map_err(|_| format!("{family}: a tensor {name}"))?;
-        let t = Tensor::from_bytes(dtype(view.dtype())?, view.shape(), view.data())
+        let t = rlx::weights::dtype(view.dtype())
+            .and_then(|dtype| Tensor::from_bytes(dtype, view.shape(), view.data()))
             .map_err(|e| format!("{family}: {name}: {e}"))?;
         tensors.entry(n).or_default().insert(rest.to_string(), t);
     }
@@ -72,27 +73,6 @@ pub fn load(family: &str) -> Result<Vec<Case>, String> {
         .map(case)
         .collect::<Option<_>>()
         .ok_or_else(|| format!("{family}: a case is malformed"))
-}
-
-fn dtype(d: Dtype) -> Result<DType, String> {
-    Ok(match d {
-        Dtype::F64 => DType::F64,
-        Dtype::F32 => DType::F32,
-        Dtype::F16 => DType::F16,
-        Dtype::BF16 => DType::BF16,
-        Dtype::F8_E4M3 => DType::F8E4M3,
-        Dtype::F8_E5M2 => DType::F8E5M2,
-        Dtype::I8 => DType::I8,
-        Dtype::I16 => DType::I16,
-        Dtype::I32 => DType::I32,
-        Dtype::I64 => DType::I64,
-        Dtype::U8 => DType::U8,
-        Dtype::U16 => DType::U16,
-        Dtype::U32 => DType::U32,
-        Dtype::U64 => DType::U64,
-        Dtype::BOOL => DType::Bool,
-        other => return Err(format!("no dtype for {other:?}")),
-    })
 }
 
 impl Case {

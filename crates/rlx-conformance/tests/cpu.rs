@@ -54,7 +54,7 @@ fn samples_agree_with_the_oracle() {
 
 #[test]
 fn gradients_agree_with_the_oracle() {
-    for dtype in [DType::F32, DType::F64] {
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
         samples(&subject(Level::detect(), 2, true), dtype, true);
     }
 }

@@ -142,6 +142,8 @@ pub(crate) struct Bound {
     pub kernels: Vec<Ready>,
     pub calls: Vec<BoundCall>,
     pub scratch: ScratchSize,
+    /// The most arguments that a call has.
+    pub widest: usize,
 }
 
 /// An error of a size, in the words of the graph.
@@ -177,7 +179,8 @@ impl Bound {
         for c in &p.calls {
             calls.push(bind_call(loaded, &sizes, &layout, c)?);
         }
-        Ok(Bound { sizes, layout, kernels, calls, scratch })
+        let widest = calls.iter().map(|c| c.args.len()).max().unwrap_or(0);
+        Ok(Bound { sizes, layout, kernels, calls, scratch, widest })
     }
 
     /// A size of the program.
@@ -250,33 +253,24 @@ pub(crate) trait Watch {
     fn call(&mut self, index: usize, args: &[Ptr<u8>], run: &mut dyn FnMut());
 }
 
-/// Arguments that a call has at most without memory being asked for.
-const ARGS: usize = 256;
-
 /// Runs a bound program.
 ///
 /// # Safety
 /// Every address of `io` is that of a place of at least the size that the program says at these sizes, outputs overlap
-/// nothing, and the arena and the scratch space are as large as `bound` asks for and used by nobody else.
+/// nothing, and the arena and the scratch space are as large as `bound` asks for and used by nobody else. `table` has room for
+/// the arguments of the widest call; what it holds does not matter.
 pub(crate) unsafe fn run(
     loaded: &Loaded,
     bound: &Bound,
     io: &Io<'_>,
     pool: &Pool,
     scratch: Scratch,
+    table: &mut [Ptr<u8>],
     mut watch: Option<&mut dyn Watch>,
 ) {
-    let mut table = [Ptr(std::ptr::null_mut::<u8>()); ARGS];
-    let mut long: Vec<Ptr<u8>> = Vec::new();
     for (index, c) in bound.calls.iter().enumerate() {
         let Some(kernel) = bound.kernels.get(c.kernel) else { continue };
-        let args = match table.get_mut(..c.args.len()) {
-            Some(args) => args,
-            None => {
-                long.resize(c.args.len(), Ptr(std::ptr::null_mut()));
-                &mut long[..]
-            }
-        };
+        let Some(args) = table.get_mut(..c.args.len()) else { continue };
         for (to, (from, offset)) in args.iter_mut().zip(&c.args) {
             let pick =
                 |v: &[Ptr<u8>], k: u32| v.get(k as usize).copied().unwrap_or(Ptr(std::ptr::null_mut()));

@@ -13,7 +13,7 @@ pub struct View<'a> {
     pub dtype: DType,
     /// The sizes.
     pub shape: &'a [usize],
-    /// The elements, row-major.
+    /// The elements, row-major; of a packed dtype its [`planes`].
     pub bytes: &'a [u8],
 }
 
@@ -24,7 +24,7 @@ pub struct ViewMut<'a> {
     pub dtype: DType,
     /// The sizes.
     pub shape: &'a [usize],
-    /// The elements, row-major.
+    /// The elements, row-major; of a packed dtype its [`planes`].
     pub bytes: &'a mut [u8],
 }
 
@@ -104,7 +104,30 @@ pub(crate) fn limits(port: &Named) -> Vec<Option<usize>> {
     port.shape.iter().map(|d| d.upper().and_then(|n| usize::try_from(n).ok())).collect()
 }
 
-/// Dtype, number of axes and length of what is given are those of the port.
+/// The bytes of a tensor, planes and all.
+pub(crate) fn whole_bytes(dtype: DType, shape: &[usize]) -> Result<usize> {
+    let dims: Vec<rlx_ir::Dim> = shape.iter().map(|d| (*d).into()).collect();
+    byte_count(dtype, &dims, &Bindings::new())
+}
+
+/// Packed data have as many bytes as their planes.
+pub(crate) fn check_planes(
+    what: &str,
+    name: &str,
+    dtype: DType,
+    shape: &[usize],
+    bytes: usize,
+) -> Result<()> {
+    let need = whole_bytes(dtype, shape)?;
+    if need == bytes {
+        return Ok(());
+    }
+    let text = format!("{what} {name:?} has {bytes} bytes, but {dtype}{shape:?} needs {need}");
+    Err(Error::new(Code::BadInput, text))
+}
+
+/// Dtype, number of axes and length of what is given are those of the port. The length of packed data is left to
+/// [`check_planes`], which asks for memory.
 pub(crate) fn check_fits(
     what: &str,
     port: &Named,
@@ -126,13 +149,6 @@ pub(crate) fn check_fits(
         }
         if let Some(limit) = limits.get(axis).copied().flatten().filter(|n| got > n) {
             return wrong(format!("has size {got} at axis {axis}, but {want} is at most {limit}"));
-        }
-    }
-    if what == "input" && dtype.is_packed() {
-        let dims: Vec<rlx_ir::Dim> = shape.iter().map(|d| (*d).into()).collect();
-        let need = byte_count(dtype, &dims, &Bindings::new())?;
-        if need != bytes {
-            return wrong(format!("has {bytes} bytes, but {dtype}{shape:?} needs {need}"));
         }
     }
     if let Some(size) = dtype.bytes() {

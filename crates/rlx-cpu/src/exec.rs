@@ -1,7 +1,9 @@
 //! What a caller holds: an engine (the threads and the instruction set) and executables.
 
 use crate::bind::{Bound, From, Io, Loaded, Packed, Setting, Watch, byte_count, contiguous, no_memory, run};
-use crate::data::{Data, View, ViewMut, check_fits, is_aligned, limits, to_tensor};
+use crate::data::{
+    Data, View, ViewMut, check_fits, check_planes, is_aligned, limits, to_tensor, whole_bytes,
+};
 use crate::kernels::pack_weights;
 use crate::product;
 use crate::profile::{Profile, Recorder};
@@ -41,6 +43,8 @@ pub struct Settings {
 pub struct Engine {
     level: Level,
     pool: Arc<Pool>,
+    #[cfg(feature = "fault")]
+    fault: Option<fn(&mut Program)>,
 }
 
 impl Engine {
@@ -54,7 +58,19 @@ impl Engine {
         if !(1..=1024).contains(&threads) {
             return Err(Error::new(Code::Device, format!("{threads} threads; 1 to 1024 can be had")));
         }
-        Ok(Engine { level, pool: Arc::new(Pool::new(threads)) })
+        Ok(Engine {
+            level,
+            pool: Arc::new(Pool::new(threads)),
+            #[cfg(feature = "fault")]
+            fault: None,
+        })
+    }
+
+    /// The engine with wrong kernels: what `fault` makes of a program is run in its place. What finds faults is tested so.
+    #[cfg(feature = "fault")]
+    #[doc(hidden)]
+    pub fn spoiled(self, fault: fn(&mut Program)) -> Engine {
+        Engine { fault: Some(fault), ..self }
     }
 
     /// The number of threads.
@@ -113,6 +129,10 @@ struct Context {
     inputs: Vec<Ptr<u8>>,
     outputs: Vec<Ptr<u8>>,
     params: Vec<Ptr<u8>>,
+    /// The addresses of a call's arguments.
+    table: Vec<Ptr<u8>>,
+    /// Inputs that did not stand where kernels can read them, each at its place in the program's order.
+    copies: Vec<Buffer>,
 }
 
 /// Inputs by name, in any order.
@@ -129,14 +149,13 @@ impl<'a> Inputs<'_, 'a> {
 /// The plans of the sizes that were used last.
 const PLANS: usize = 16;
 
-/// The shape of each output.
-type Shapes = Arc<Vec<Vec<usize>>>;
+/// The shape and the bytes of each output.
+type Shapes = Arc<Vec<(Vec<usize>, usize)>>;
 
 struct Planned {
-    /// The sizes of all inputs, one behind the other.
+    /// The sizes of all inputs, one behind the other; of packed ones the bytes too.
     key: Vec<usize>,
     bound: Arc<Bound>,
-    /// The shape of each output.
     outputs: Shapes,
     used: u64,
 }
@@ -163,6 +182,10 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Executable {
     /// Makes a program ready to run.
     pub fn new(engine: &Engine, mut program: Program, precision: Precision) -> Result<Executable> {
+        #[cfg(feature = "fault")]
+        if let Some(fault) = engine.fault {
+            fault(&mut program);
+        }
         let pack = match precision {
             Precision::F32 => PackKind::F32,
             Precision::Bf16 => PackKind::Bf16,
@@ -233,6 +256,9 @@ impl Executable {
         })?;
         let param = list.get(k).ok_or_else(|| Error::new(Code::Verify, "a param is missing"))?;
         check_fits("param", param, &[], data.dtype(), data.shape(), data.bytes().len())?;
+        if let (true, Data::Shared { dtype, shape, .. }) = (param.dtype.is_packed(), &data) {
+            check_planes("param", &param.name, *dtype, shape, data.bytes().len())?;
+        }
         let aligned = is_aligned(data.bytes(), param.dtype);
         let kept = match &data {
             Data::Tensor(t) if t.dtype().is_packed() => Kept::Copied(contiguous(t).ok_or_else(no_memory)?),
@@ -291,7 +317,8 @@ impl Executable {
             for n in &p.program.outputs {
                 outs.push(Buffer::try_new(byte_count(n.dtype, &n.shape, &bindings)?).ok_or_else(no_memory)?);
             }
-            let context = Context::new(&bound, self.setting.threads)?;
+            let mut context = Context::new(&bound, self.setting.threads)?;
+            let mut table = std::mem::take(&mut context.table);
             let outputs: Vec<Ptr<u8>> = outs.iter().map(|b| Ptr(b.ptr())).collect();
             let io = Io {
                 arena: Ptr(context.arena.ptr()),
@@ -304,7 +331,7 @@ impl Executable {
             // SAFETY: params were checked when they were set; outputs, arena and scratch are as large as the program says.
             unsafe {
                 let scratch = context.scratch(&bound, self.setting.threads);
-                run(p, &bound, &io, &self.engine.pool, scratch, None);
+                run(p, &bound, &io, &self.engine.pool, scratch, &mut table, None);
             }
             params.prepared = outs;
         }
@@ -401,7 +428,12 @@ impl Executable {
         let mut plans = lock(&self.plans);
         plans.0 += 1;
         let now = plans.0;
-        let sizes = || self.ordered(inputs).flat_map(|(_, v)| v.shape.iter().copied().chain([usize::MAX]));
+        let sizes = || {
+            self.ordered(inputs).flat_map(|(_, v)| {
+                let bytes = v.dtype.is_packed().then_some(v.bytes.len());
+                v.shape.iter().copied().chain(bytes).chain([usize::MAX])
+            })
+        };
         if let Some(p) = plans.1.iter_mut().find(|p| p.key.iter().copied().eq(sizes())) {
             p.used = now;
             return Ok((p.bound.clone(), p.outputs.clone()));
@@ -410,6 +442,9 @@ impl Executable {
         let mut bindings = Bindings::new();
         let mut left: Vec<(&Named, usize, i64)> = Vec::new();
         for (n, v) in self.ordered(inputs) {
+            if v.dtype.is_packed() {
+                check_planes("input", &n.name, v.dtype, v.shape, v.bytes.len())?;
+            }
             left.extend(
                 (0..n.shape.len())
                     .zip(v.shape)
@@ -440,11 +475,12 @@ impl Executable {
             }
         }
         let bound = Arc::new(Bound::new(&self.loaded, self.setting, &bindings)?);
-        let shape = |n: &Named| -> Result<Vec<usize>> {
-            n.shape
-                .iter()
-                .map(|d| d.eval(&bindings).map(|n| n as usize).map_err(crate::bind::unbound))
-                .collect()
+        let shape = |n: &Named| -> Result<(Vec<usize>, usize)> {
+            let sizes =
+                n.shape.iter().map(|d| d.eval(&bindings).map(|n| n as usize).map_err(crate::bind::unbound));
+            let shape = sizes.collect::<Result<Vec<_>>>()?;
+            let bytes = whole_bytes(n.dtype, &shape)?;
+            Ok((shape, bytes))
         };
         let outputs = Arc::new(program.outputs.iter().map(shape).collect::<Result<Vec<_>>>()?);
         if plans.1.len() >= PLANS
@@ -500,7 +536,7 @@ impl Executable {
     pub fn output_shapes(&self, inputs: &[(&str, View<'_>)]) -> Result<Vec<Vec<usize>>> {
         let inputs = Inputs(inputs);
         self.check(&inputs)?;
-        Ok(self.planned(&inputs)?.1.to_vec())
+        Ok(self.planned(&inputs)?.1.iter().map(|(shape, _)| shape.clone()).collect())
     }
 
     /// Runs the program; every output is a new tensor.
@@ -519,9 +555,8 @@ impl Executable {
         let (bound, shapes) = self.planned(&inputs)?;
         let program = &self.loaded.program;
         let mut planes: Vec<Arc<[std::mem::MaybeUninit<u8>]>> = Vec::new();
-        for (n, shape) in program.outputs.iter().zip(shapes.iter()) {
-            let dims: Vec<rlx_ir::Dim> = shape.iter().map(|d| (*d).into()).collect();
-            planes.push(uninit(byte_count(n.dtype, &dims, &Bindings::new())?)?);
+        for (_, bytes) in shapes.iter() {
+            planes.push(uninit(*bytes)?);
         }
         let mut recorder = Recorder {
             loaded: &self.loaded,
@@ -539,8 +574,8 @@ impl Executable {
         }
         recorder.profile.total = recorder.began.elapsed();
         let mut out = Vec::new();
-        for ((n, shape), p) in program.outputs.iter().zip(shapes.iter()).zip(planes) {
-            // SAFETY: a run writes every element of every output; padding between planes of packed ones is zeroed below.
+        for ((n, (shape, _)), p) in program.outputs.iter().zip(shapes.iter()).zip(planes) {
+            // SAFETY: a run writes every element of every output, and what lies between the planes of packed ones.
             let bytes: Arc<[u8]> = unsafe { p.assume_init() };
             out.push((n.name.clone(), to_tensor(n.dtype, shape, bytes)?));
         }
@@ -548,7 +583,8 @@ impl Executable {
     }
 
     /// Runs the program into memory of the caller's: one view for each output, in the program's order. Asks for no memory
-    /// when inputs of these shapes were seen before.
+    /// when inputs of these shapes were seen before; one that is not aligned to its elements is copied, into memory that is
+    /// kept too.
     pub fn run_into(&self, inputs: &[(&str, View<'_>)], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         let inputs = Inputs(inputs);
         self.check(&inputs)?;
@@ -559,15 +595,9 @@ impl Executable {
                 format!("{} outputs are given, the graph has {}", outputs.len(), program.outputs.len());
             return Err(Error::new(Code::BadInput, text));
         }
-        for ((o, n), shape) in outputs.iter().zip(&program.outputs).zip(shapes.iter()) {
-            let need = shape.iter().product::<usize>() * n.dtype.bytes().unwrap_or(0);
+        for ((o, n), (shape, need)) in outputs.iter().zip(&program.outputs).zip(shapes.iter()) {
             let aligned = is_aligned(o.bytes, n.dtype);
-            if o.dtype != n.dtype
-                || o.shape != shape.as_slice()
-                || o.bytes.len() != need
-                || !aligned
-                || n.dtype.is_packed()
-            {
+            if o.dtype != n.dtype || o.shape != shape.as_slice() || o.bytes.len() != *need || !aligned {
                 let text = format!(
                     "output {:?} is {}{shape:?}, {need} aligned bytes, but the buffer is {}{:?}, {} bytes",
                     n.name,
@@ -600,23 +630,27 @@ impl Executable {
         };
         context.fit(bound, threads)?;
         context.inputs.clear();
-        let mut copies: Vec<Buffer> = Vec::new();
-        for (p, v) in self.ordered(inputs) {
-            let aligned = is_aligned(v.bytes, p.dtype);
-            context.inputs.push(if aligned {
-                Ptr(v.bytes.as_ptr().cast_mut())
+        context.copies.resize_with(self.loaded.program.inputs.len(), || Buffer::new(0));
+        for ((p, v), copy) in self.ordered(inputs).zip(&mut context.copies) {
+            let at = if is_aligned(v.bytes, p.dtype) {
+                v.bytes.as_ptr().cast_mut()
             } else {
-                let mut b = Buffer::try_new(v.bytes.len()).ok_or_else(no_memory)?;
-                b.bytes_mut().copy_from_slice(v.bytes);
-                copies.push(b);
-                Ptr(copies.last().map_or(std::ptr::null_mut(), Buffer::ptr))
-            });
+                if copy.len() < v.bytes.len() {
+                    *copy = Buffer::try_new(v.bytes.len()).ok_or_else(no_memory)?;
+                }
+                if let Some(to) = copy.bytes_mut().get_mut(..v.bytes.len()) {
+                    to.copy_from_slice(v.bytes);
+                }
+                copy.ptr()
+            };
+            context.inputs.push(Ptr(at));
         }
         context.outputs.clear();
         context.outputs.extend(outputs);
         context.params.clear();
         let addresses = params.given.iter().map(|g| g.as_ref().map_or(Ptr(std::ptr::null_mut()), Kept::ptr));
         context.params.extend(addresses.chain(params.prepared.iter().map(|b| Ptr(b.ptr()))));
+        let mut table = std::mem::take(&mut context.table);
         let (given, prepared) = context.params.split_at(params.given.len());
         let io = Io {
             arena: Ptr(context.arena.ptr()),
@@ -630,8 +664,9 @@ impl Executable {
         // outputs are as promised.
         unsafe {
             let scratch = context.scratch(bound, threads);
-            run(&self.loaded, bound, &io, &self.engine.pool, scratch, watch);
+            run(&self.loaded, bound, &io, &self.engine.pool, scratch, &mut table, watch);
         }
+        context.table = table;
         lock(&self.contexts).push(context);
         Ok(())
     }
@@ -654,12 +689,14 @@ impl Context {
             inputs: Vec::new(),
             outputs: Vec::new(),
             params: Vec::new(),
+            table: Vec::new(),
+            copies: Vec::new(),
         };
         c.fit(bound, threads)?;
         Ok(c)
     }
 
-    /// Makes arena and scratch space at least as large as a plan asks.
+    /// Makes arena, scratch space and table at least as large as a plan asks.
     fn fit(&mut self, bound: &Bound, threads: usize) -> Result<()> {
         let arena = usize::try_from(bound.layout.peak).unwrap_or(usize::MAX);
         if self.arena.len() < arena {
@@ -669,6 +706,9 @@ impl Context {
         let scratch = bound.scratch.total(threads);
         if self.scratch.len() < scratch {
             self.scratch = Buffer::try_new(scratch).ok_or_else(no_memory)?;
+        }
+        if self.table.len() < bound.widest {
+            self.table.resize(bound.widest, Ptr(std::ptr::null_mut()));
         }
         Ok(())
     }

@@ -18,6 +18,8 @@ struct Body {
     inputs: Vec<usize>,
     outputs: Vec<usize>,
     arena: usize,
+    /// Where the addresses of a call's arguments lie, behind the arena and the scratch space.
+    table: usize,
     total: usize,
 }
 
@@ -28,9 +30,10 @@ impl Body {
             list.iter().map(|n| byte_count(n.dtype, &n.shape, bindings)).collect()
         };
         let arena = round_up(bound.layout.peak.max(0) as usize);
-        let total = arena + bound.scratch.total(setting.threads);
+        let table = arena + bound.scratch.total(setting.threads);
+        let total = table + round_up(bound.widest * size_of::<Ptr<u8>>());
         let (inputs, outputs) = (bytes(&loaded.program.inputs)?, bytes(&loaded.program.outputs)?);
-        Ok(Body { loaded: loaded.clone(), bound, inputs, outputs, arena, total })
+        Ok(Body { loaded: loaded.clone(), bound, inputs, outputs, arena, table, total })
     }
 
     /// Runs the body.
@@ -49,7 +52,8 @@ impl Body {
         // SAFETY: as promised by the caller.
         unsafe {
             let scratch = Scratch::new(memory.add(self.arena), self.bound.scratch, threads);
-            run(&self.loaded, &self.bound, &io, cx.pool, scratch, None);
+            let table = std::slice::from_raw_parts_mut(memory.add(self.table).cast(), self.bound.widest);
+            run(&self.loaded, &self.bound, &io, cx.pool, scratch, table, None);
         }
     }
 }

@@ -404,3 +404,36 @@ proptest! {
         prop_assert_eq!(decode(scheme, &shape, &planes).is_ok(), length == specs[which].bytes);
     }
 }
+
+/// Tensors of several pieces, which begin within rows, blocks and matrices: each column, or row of a ggml kind, comes out as
+/// it does alone.
+#[test]
+fn large_tensors_are_packed_as_their_parts() {
+    let odd = ["int4:7", "mxfp4:3", "int8_asym:1000"].map(|s| Scheme::parse(s).unwrap());
+    for scheme in Scheme::all().iter().copied().chain(odd).filter(|s| s.kind != SchemeKind::NvFp4) {
+        let (shape, part) = if scheme.is_ggml() {
+            (vec![1, 130, 512], vec![1, 512])
+        } else {
+            (vec![3, 101, 167], vec![101, 1])
+        };
+        let (k, n) = (shape[1], shape[2]);
+        let values: Vec<f32> =
+            (0..shape.iter().product()).map(|i: usize| ((i * 7919) % 1013) as f32 / 97.0 - 5.0).collect();
+        let both = |shape: &[usize], values: &[f32]| {
+            let planes = scheme.encode(shape, values).unwrap();
+            let views: Vec<&[u8]> = planes.iter().map(Vec::as_slice).collect();
+            scheme.decode(shape, &views, Decode::AsStored).unwrap()
+        };
+        let whole = both(&shape, &values);
+        let parts: Vec<Vec<usize>> = if scheme.is_ggml() {
+            (0..k).map(|r| (r * n..(r + 1) * n).collect()).collect()
+        } else {
+            let columns = (0..shape[0]).flat_map(|m| (0..n).map(move |c| m * k * n + c));
+            columns.map(|at| (0..k).map(|r| at + r * n).collect()).collect()
+        };
+        for at in parts {
+            let pick = |from: &[f32]| at.iter().map(|i| from[*i]).collect::<Vec<f32>>();
+            assert!(both(&part, &pick(&values)) == pick(&whole), "{scheme} at {}", at[0]);
+        }
+    }
+}

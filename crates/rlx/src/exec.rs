@@ -187,7 +187,8 @@ impl Executable {
     }
 
     /// Runs the graph into memory of the caller's, one view for each output in the graph's order. When the sizes of the
-    /// inputs were seen before, no memory is asked for.
+    /// inputs were seen before, no memory is asked for. Views of packed data hold all planes, as
+    /// [`rlx_cpu::data::planes`] lays them out.
     pub fn run_into(&self, inputs: &[(&str, View<'_>)], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         self.inner.run_into(inputs, outputs)
     }

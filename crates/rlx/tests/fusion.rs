@@ -141,7 +141,9 @@ fn what_follows_a_scan_is_its_epilogue() {
         let xs: Vec<f32> = (0..n).map(|i| ((i * 37 + k * 11) % 101) as f32 / 101.0 - 0.5).collect();
         rlx::Tensor::new(shape, &xs).unwrap()
     };
-    let params = [("a", data(&[37, 5], 1)), ("bias", data(&[37], 2))];
+    // Negative, so that states fade.
+    let a: Vec<f32> = (0..185).map(|i| -0.2 - (i % 17) as f32 / 16.0).collect();
+    let params = [("a", rlx::Tensor::new(&[37, 5], &a).unwrap()), ("bias", data(&[37], 2))];
     for (name, t) in &params {
         exe.params().set(name, t.clone()).unwrap();
     }

@@ -77,6 +77,31 @@ fn data_can_be_shared() {
     assert_eq!(Arc::strong_count(&bytes), 1);
 }
 
+/// Packed data that are shared hold all planes, no byte less.
+#[test]
+fn packed_data_can_be_shared() {
+    let scheme = rlx::quant::Scheme::parse("int8:4").unwrap();
+    let values: Vec<f32> = (0..15).map(|i| i as f32 - 7.0).collect();
+    let planes = scheme.encode(&[5, 3], &values).unwrap().into_iter().map(Into::into).collect();
+    let t = Tensor::packed(scheme, &[5, 3], planes).unwrap();
+    let g = Graph::new("packed");
+    g.output("y", g.param("w", DType::Packed(scheme), [5, 3]).dequantize(DType::F32, false));
+    let bytes = rlx_cpu::data::planes(&t);
+    let n = bytes.len();
+    let owner: Arc<dyn AsRef<[u8]> + Send + Sync> = Arc::new(bytes);
+    let e = rlx::compile_with(&g, Device::Cpu, &options(1)).unwrap();
+    for range in [0..0, 0..n - 1, 0..15, 0..n + 1, 1..n] {
+        let data = Data::Shared { dtype: t.dtype(), shape: vec![5, 3], owner: owner.clone(), range };
+        let e = e.params().set_data("w", data).unwrap_err();
+        assert!(e.code() == Code::BadInput && e.to_string().contains("bytes"), "{e}");
+    }
+    let data = Data::Shared { dtype: t.dtype(), shape: vec![5, 3], owner, range: 0..n };
+    e.params().set_data("w", data).unwrap();
+    let shared = e.run(&[]).unwrap();
+    e.params().set("w", t).unwrap();
+    same_bits(&shared, &e.run(&[]).unwrap()).unwrap();
+}
+
 /// A param that is used as it is, transposed, computed with beforehand, as an index table and element by element.
 #[test]
 fn a_param_can_be_set_again_however_it_is_used() {

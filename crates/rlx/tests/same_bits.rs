@@ -6,7 +6,8 @@ mod common;
 use common::{Model, encoder, engine, mamba, same_bits, wide_gpt};
 use rlx::func::PortKind;
 use rlx::nn::Encoder;
-use rlx::{CompileOptions, DType, Func, Precision, Tensor, transform};
+use rlx::quant::{Decode, Scheme};
+use rlx::{CompileOptions, DType, Func, Graph, Precision, Tensor, transform};
 use rlx_conformance::models;
 use rlx_conformance::random::{self, Kind};
 use rlx_conformance::sampled;
@@ -163,4 +164,30 @@ fn rows_of_a_product_do_not_depend_on_their_number() {
         }
     }
     assert!(failures.is_empty(), "{failures:#?}");
+}
+
+/// Packed weights of several pieces, of odd sizes too, come out as the codec makes them on its own.
+#[test]
+fn any_number_of_threads_packs_the_same_bits() {
+    let odd = ["int4:7", "nvfp4:3", "int8_asym:1000"].map(|s| Scheme::parse(s).unwrap());
+    let teams = teams(Precision::F32);
+    for scheme in Scheme::all().iter().copied().chain(odd) {
+        let shape = if scheme.is_ggml() { vec![130, 512] } else { vec![3, 101, 167] };
+        let g = Graph::new(scheme.to_string());
+        let x = g.input("x", DType::F32, shape.clone());
+        let w = x.quantize(DType::Packed(scheme));
+        g.output("w", w);
+        g.output("y", w.dequantize(DType::F32, false));
+        let f = g.finish().unwrap();
+        let data = models::data(&f, &[], 5).unwrap();
+        let want = scheme.encode(&shape, &data[0].1.to_vec::<f32>().unwrap()).unwrap();
+        let planes: Vec<&[u8]> = want.iter().map(Vec::as_slice).collect();
+        let back = scheme.decode(&shape, &planes, Decode::AsStored).unwrap();
+        for o in &teams {
+            let out = Model::with(&f, data.clone(), o).run();
+            let got: Vec<&[u8]> = out["w"].planes().iter().map(|p| &p[..]).collect();
+            assert!(got == planes, "{scheme}");
+            assert!(out["y"].to_vec::<f32>().unwrap() == back, "{scheme}");
+        }
+    }
 }

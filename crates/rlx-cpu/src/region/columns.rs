@@ -1,7 +1,8 @@
 //! Reductions of lanes that lie apart, while neighbouring rows lie side by side: the sum over a batch, say. Tiles of rows are
 //! taken lane by lane and added to accumulators that are tiles themselves.
 //!
-//! It is done with two flat regions over the rows: one that adds a lane, one that computes what follows from the totals.
+//! It is done with three flat regions over the rows: one that adds a lane, one that joins the accumulators of two parts of the
+//! lanes, one that computes what follows from the totals.
 
 use super::bind::{bind, merge};
 use super::bind::{number, reads, store_of};

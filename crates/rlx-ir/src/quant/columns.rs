@@ -4,6 +4,7 @@
 //! neutral. So a scheme is: how codes read and write, what the scales are, and how a block is fitted.
 
 use super::{Decode, Plane, PlaneElem, QuantError, lowfloat, product, tame};
+use std::ops::Range;
 
 /// How codes are stored.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,7 +43,7 @@ pub(super) struct ColumnCodec {
     /// The nearest code, saturating; nibbles in the low half.
     write: fn(f32) -> u8,
     /// Chooses scale and zero for a block of tame values, given the tensor's global scale.
-    fit: fn(&ColumnCodec, &[f32], f32) -> Fit,
+    fit: fn(&ColumnCodec, &Column<'_>, f32) -> Fit,
 }
 
 const PLAIN: ColumnCodec = ColumnCodec {
@@ -127,9 +128,75 @@ impl Geometry {
         Ok(Self { batch: product(leading)?, k, n, block, blocks: k.div_ceil(block) })
     }
 
-    /// Where the scales of a row of weights begin; rows are counted through the whole batch.
-    fn group(&self, row: usize) -> usize {
-        (row / self.k * self.blocks + row % self.k / self.block) * self.n
+    /// Elements of a block, but for those at the end of an axis.
+    pub(super) fn block(&self) -> usize {
+        self.block
+    }
+
+    /// The group of an element, and how many of the `most` elements from it on belong to this and the next groups in turn.
+    fn run(&self, at: usize, most: usize) -> (usize, usize) {
+        // Rows are counted through the whole batch.
+        let (row, col) = (at / self.n, at % self.n);
+        let group = (row / self.k * self.blocks + row % self.k / self.block) * self.n;
+        (group + col, most.min(self.n - col))
+    }
+
+    /// The values of a group.
+    fn column<'a>(&self, values: &'a [f32], group: usize) -> Column<'a> {
+        let (down, col) = (group / self.n, group % self.n);
+        let first = down % self.blocks * self.block;
+        let at = (down / self.blocks * self.k + first) * self.n + col;
+        Column { values: &values[at..], step: self.n, len: self.block.min(self.k - first) }
+    }
+}
+
+/// The values of a group, which lie a row apart.
+struct Column<'a> {
+    values: &'a [f32],
+    step: usize,
+    len: usize,
+}
+
+impl Column<'_> {
+    /// The values, tame.
+    fn iter(&self) -> impl Iterator<Item = f32> {
+        self.values.iter().step_by(self.step).take(self.len).map(|x| tame(*x))
+    }
+}
+
+/// What codes are relative to, as it is stored.
+struct Sides<'a> {
+    elem: ScaleElem,
+    scale: &'a [u8],
+    /// What bytes of scales stand for, where a scale is a byte.
+    value: [f32; 256],
+    zero: Option<&'a [u8]>,
+    global: f32,
+}
+
+impl<'a> Sides<'a> {
+    /// From the planes behind the codes; `None` for schemes without scales.
+    fn new(codec: &ColumnCodec, planes: &[&'a [u8]], keep: impl Fn(f32) -> f32) -> Option<Sides<'a>> {
+        let elem = codec.scale?;
+        let value = match elem {
+            ScaleElem::F32 => [0.0; 256],
+            ScaleElem::E4M3 => std::array::from_fn(|b| keep(lowfloat::f8e4m3_to_f32(b as u8))),
+            ScaleElem::E8M0 => std::array::from_fn(|b| keep(lowfloat::e8m0_to_f32(b as u8))),
+        };
+        let mut planes = planes.iter().copied();
+        let scale = planes.next().unwrap_or_default();
+        let zero = if codec.has_zero { planes.next() } else { None };
+        let global = if codec.has_global { planes.next().and_then(|b| floats(b).next()) } else { None };
+        Some(Sides { elem, scale, value, zero, global: global.unwrap_or(1.0) })
+    }
+
+    fn fit(&self, group: usize) -> Fit {
+        let float = |bytes: &[u8]| floats(&bytes[4 * group..]).next().unwrap_or(0.0);
+        let scale = match self.elem {
+            ScaleElem::F32 => float(self.scale),
+            _ => self.value[usize::from(self.scale[group])],
+        };
+        Fit { scale, zero: self.zero.map_or(0.0, float) }
     }
 }
 
@@ -159,102 +226,120 @@ impl ColumnCodec {
         Ok(planes)
     }
 
-    /// Planes and output have the lengths of the geometry: the caller has checked.
-    pub(super) fn decode(&self, geometry: &Geometry, planes: &[&[u8]], mode: Decode, out: &mut [f32]) {
-        if out.is_empty() {
-            return;
-        }
-        let keep = |x: f32| if mode == Decode::Finite && !x.is_finite() { 0.0 } else { x };
-        let mut planes = planes.iter().copied();
-        let codes = planes.next().unwrap_or_default();
-        let scale: Option<Vec<f32>> = self.scale.map(|elem| {
-            let bytes = planes.next().unwrap_or_default();
-            match elem {
-                ScaleElem::F32 => floats(bytes).collect(),
-                ScaleElem::E4M3 => bytes.iter().map(|&b| keep(lowfloat::f8e4m3_to_f32(b))).collect(),
-                ScaleElem::E8M0 => bytes.iter().map(|&b| keep(lowfloat::e8m0_to_f32(b))).collect(),
-            }
-        });
-        let zero: Option<Vec<f32>> =
-            self.has_zero.then(|| floats(planes.next().unwrap_or_default()).collect());
-        let global = if self.has_global { planes.next().and_then(|b| floats(b).next()) } else { None };
-        let global = global.unwrap_or(1.0);
+    pub(super) fn has_nibbles(&self) -> bool {
+        self.codes == CodeElem::Nibble
+    }
 
+    pub(super) fn has_global(&self) -> bool {
+        self.has_global
+    }
+
+    /// The groups that have a scale; no axis is 0.
+    pub(super) fn groups(&self, geometry: &Geometry) -> usize {
+        if self.scale.is_some() { geometry.batch * geometry.blocks * geometry.n } else { 0 }
+    }
+
+    /// Decodes elements from number `first` on, an even one. The caller has checked that they are there and that planes have
+    /// the lengths of the geometry.
+    pub(super) fn decode(
+        &self,
+        geometry: &Geometry,
+        planes: &[&[u8]],
+        mode: Decode,
+        first: usize,
+        out: &mut [f32],
+    ) {
+        let keep = |x: f32| if mode == Decode::Finite && !x.is_finite() { 0.0 } else { x };
+        let Some((codes, sides)) = planes.split_first() else { return };
         let value: [f32; 256] = std::array::from_fn(|code| keep((self.read)(code as u8)));
-        match self.codes {
-            CodeElem::I8 | CodeElem::U8 => {
-                for (y, &code) in out.iter_mut().zip(codes) {
+        if self.has_nibbles() {
+            for (pair, &byte) in out.chunks_mut(2).zip(&codes[first / 2..]) {
+                for (y, code) in pair.iter_mut().zip([byte & 0x0F, byte >> 4]) {
                     *y = value[usize::from(code)];
                 }
             }
-            CodeElem::Nibble => {
-                for (pair, &byte) in out.chunks_mut(2).zip(codes) {
-                    for (y, code) in pair.iter_mut().zip([byte & 0x0F, byte >> 4]) {
-                        *y = value[usize::from(code)];
-                    }
-                }
+        } else {
+            for (y, &code) in out.iter_mut().zip(&codes[first..]) {
+                *y = value[usize::from(code)];
             }
         }
-        let Some(scale) = scale else { return };
-        for (row, out) in out.chunks_exact_mut(geometry.n).enumerate() {
-            let group = geometry.group(row);
-            if let Some(zero) = &zero {
-                for (y, zero) in out.iter_mut().zip(&zero[group..]) {
+        let Some(sides) = Sides::new(self, sides, keep) else { return };
+        let (mut at, mut rest) = (first, out);
+        while !rest.is_empty() {
+            let (group, len) = geometry.run(at, rest.len());
+            let (own, behind) = rest.split_at_mut(len);
+            if let Some(zero) = sides.zero {
+                for (y, zero) in own.iter_mut().zip(floats(&zero[4 * group..])) {
                     *y -= zero;
                 }
             }
-            for (y, scale) in out.iter_mut().zip(&scale[group..]) {
-                *y = *y * scale * global;
+            match sides.elem {
+                ScaleElem::F32 => {
+                    for (y, scale) in own.iter_mut().zip(floats(&sides.scale[4 * group..])) {
+                        *y = *y * scale * sides.global;
+                    }
+                }
+                _ => {
+                    for (y, scale) in own.iter_mut().zip(&sides.scale[group..]) {
+                        *y = *y * sides.value[usize::from(*scale)] * sides.global;
+                    }
+                }
+            }
+            (at, rest) = (at + len, behind);
+        }
+    }
+
+    /// Chooses scale and zero point of some groups and writes their bytes, of which there are as many as the groups need: the
+    /// caller has checked, and that the values are those of the geometry.
+    pub(super) fn encode_scales(
+        &self,
+        geometry: &Geometry,
+        values: &[f32],
+        global: f32,
+        groups: Range<usize>,
+        scale: &mut [u8],
+        zero: &mut [u8],
+    ) {
+        let Some(elem) = self.scale else { return };
+        for (i, group) in groups.enumerate() {
+            let fit = (self.fit)(self, &geometry.column(values, group), global);
+            match elem {
+                ScaleElem::F32 => scale[4 * i..][..4].copy_from_slice(&fit.scale.to_le_bytes()),
+                ScaleElem::E4M3 => scale[i] = lowfloat::f8e4m3_from_f32(fit.scale),
+                ScaleElem::E8M0 => scale[i] = lowfloat::e8m0_from_f32(fit.scale),
+            }
+            if self.has_zero {
+                zero[4 * i..][..4].copy_from_slice(&fit.zero.to_le_bytes());
             }
         }
     }
 
-    /// Values and zeroed planes have the lengths of the geometry: the caller has made them so.
-    pub(super) fn encode(&self, geometry: &Geometry, values: &[f32], planes: &mut [Vec<u8>]) {
-        let Some((codes, sides)) = planes.split_first_mut() else { return };
-        let global = if self.has_global { fit_global(values) } else { 1.0 };
-        if self.has_global
-            && let Some(side) = sides.last_mut()
-        {
-            side.copy_from_slice(&global.to_le_bytes());
-        }
-        if values.is_empty() {
-            return; // an axis may still be huge when another is 0
-        }
-        let mut put = |i: usize, code: u8| match self.codes {
-            CodeElem::I8 | CodeElem::U8 => codes[i] = code,
-            CodeElem::Nibble => codes[i / 2] |= code << (4 * (i % 2)),
+    /// Packs elements from number `first` on, an even one, into their own bytes. The caller has checked all lengths.
+    pub(super) fn encode_codes(
+        &self,
+        geometry: &Geometry,
+        values: &[f32],
+        sides: &[&[u8]],
+        first: usize,
+        codes: &mut [u8],
+    ) {
+        let nibbles = self.has_nibbles();
+        let mut put = |i: usize, code: u8| match (nibbles, i % 2) {
+            (false, _) => codes[i] = code,
+            (true, 0) => codes[i / 2] = code,
+            (true, _) => codes[i / 2] |= code << 4,
         };
-        let Some(elem) = self.scale else {
-            for (i, &x) in values.iter().enumerate() {
-                put(i, (self.write)(x));
-            }
+        let Some(sides) = Sides::new(self, sides, |x| x) else {
+            values.iter().enumerate().for_each(|(i, x)| put(i, (self.write)(*x)));
             return;
         };
-        let mut column = Vec::with_capacity(geometry.block.min(geometry.k));
-        for matrix in 0..geometry.batch {
-            for first in (0..geometry.k).step_by(geometry.block) {
-                let rows = first..geometry.k.min(first.saturating_add(geometry.block));
-                for col in 0..geometry.n {
-                    let at = |row: usize| (matrix * geometry.k + row) * geometry.n + col;
-                    column.clear();
-                    column.extend(rows.clone().map(|row| tame(values[at(row)])));
-                    let fit = (self.fit)(self, &column, global);
-                    for (row, &x) in rows.clone().zip(&column) {
-                        put(at(row), self.code(x, fit, global));
-                    }
-                    let group = geometry.group(matrix * geometry.k + first) + col;
-                    let stored: [&[u8]; 2] = match elem {
-                        ScaleElem::F32 => [&fit.scale.to_le_bytes(), &fit.zero.to_le_bytes()],
-                        ScaleElem::E4M3 => [&[lowfloat::f8e4m3_from_f32(fit.scale)], &[]],
-                        ScaleElem::E8M0 => [&[lowfloat::e8m0_from_f32(fit.scale)], &[]],
-                    };
-                    let sides_of_block = 1 + usize::from(self.has_zero);
-                    for (side, bytes) in sides.iter_mut().zip(stored).take(sides_of_block) {
-                        side[group * bytes.len()..][..bytes.len()].copy_from_slice(bytes);
-                    }
-                }
+        let mut at = 0;
+        while at < values.len() {
+            let (group, len) = geometry.run(first + at, values.len() - at);
+            for (k, x) in values[at..at + len].iter().enumerate() {
+                put(at + k, self.code(tame(*x), sides.fit(group + k), sides.global));
             }
+            at += len;
         }
     }
 
@@ -264,8 +349,8 @@ impl ColumnCodec {
         (self.write)(steps + fit.zero)
     }
 
-    fn squared_error(&self, block: &[f32], fit: Fit) -> f64 {
-        let error = |&x: &f32| {
+    fn squared_error(&self, block: &Column<'_>, fit: Fit) -> f64 {
+        let error = |x: f32| {
             let back = ((self.read)(self.code(x, fit, 1.0)) - fit.zero) * fit.scale;
             (f64::from(x) - f64::from(back)).powi(2)
         };
@@ -274,7 +359,7 @@ impl ColumnCodec {
 }
 
 /// `f32`s of a little-endian buffer.
-fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> {
+pub(super) fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> {
     bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b))
 }
 
@@ -283,31 +368,35 @@ fn saturate(x: f32, largest: f32) -> f32 {
     if x.is_finite() { x.clamp(-largest, largest) } else { x }
 }
 
-fn peak(block: &[f32]) -> f32 {
+fn peak(block: &Column<'_>) -> f32 {
     block.iter().fold(0.0, |peak, x| x.abs().max(peak))
 }
 
 /// The largest magnitude maps to the largest code.
-fn fit_symmetric(codec: &ColumnCodec, block: &[f32], _: f32) -> Fit {
+fn fit_symmetric(codec: &ColumnCodec, block: &Column<'_>, _: f32) -> Fit {
     Fit { scale: peak(block) / codec.largest, zero: 0.0 }
 }
 
 /// The range, widened to hold 0, maps to −128 … 127; the zero point is whole, so that 0 comes back as 0.
-fn fit_asymmetric(_: &ColumnCodec, block: &[f32], _: f32) -> Fit {
-    let (low, high) = block.iter().fold((0.0f32, 0.0f32), |(low, high), &x| (low.min(x), high.max(x)));
+fn fit_asymmetric(_: &ColumnCodec, block: &Column<'_>, _: f32) -> Fit {
+    let (low, high) = block.iter().fold((0.0f32, 0.0f32), |(low, high), x| (low.min(x), high.max(x)));
     let scale = ((f64::from(high) - f64::from(low)) / 255.0) as f32;
     let zero = if scale == 0.0 { 0.0 } else { (-128.0 - low / scale).round_ties_even() };
     Fit { scale, zero: zero.clamp(-128.0, 127.0) }
 }
 
+/// The largest magnitude of values once they are tame.
+pub(super) fn tamed_peak(values: &[f32]) -> f32 {
+    values.iter().fold(0.0, |peak, x| tame(*x).abs().max(peak))
+}
+
 /// Chosen so that the block with the largest magnitude gets the largest E4M3 scale.
-fn fit_global(values: &[f32]) -> f32 {
-    let peak = values.iter().fold(0.0f32, |peak, &x| tame(x).abs().max(peak));
+pub(super) fn part_of_global(peak: f32) -> f32 {
     let global = peak / (6.0 * 448.0);
     if global == 0.0 { 1.0 } else { global }
 }
 
-fn fit_e4m3(codec: &ColumnCodec, block: &[f32], global: f32) -> Fit {
+fn fit_e4m3(codec: &ColumnCodec, block: &Column<'_>, global: f32) -> Fit {
     let scale = peak(block) / codec.largest / global;
     let code = lowfloat::f8e4m3_from_f32(saturate(scale, 448.0));
     Fit { scale: lowfloat::f8e4m3_to_f32(code), zero: 0.0 }
@@ -315,7 +404,7 @@ fn fit_e4m3(codec: &ColumnCodec, block: &[f32], global: f32) -> Fit {
 
 /// The power of two that lines up the top exponents, or the next one where clipping would cost more than the finer
 /// steps gain.
-fn fit_e8m0(codec: &ColumnCodec, block: &[f32], _: f32) -> Fit {
+fn fit_e8m0(codec: &ColumnCodec, block: &Column<'_>, _: f32) -> Fit {
     let peak = peak(block);
     if peak == 0.0 {
         return Fit { scale: 1.0, zero: 0.0 };

@@ -1,7 +1,7 @@
 //! Quantised weights: which schemes there are, what each stores, and how numbers become codes and back.
 //!
 //! Read `table` first: one line per kind. `columns` holds the schemes whose scales lie in planes of their own,
-//! `ggml` the block formats of GGUF files, [`lowfloat`] the scalars that both are made of.
+//! `ggml` the block formats of GGUF files, `codec` what runs either piece by piece, [`lowfloat`] the scalars that both are made of.
 //!
 //! ```
 //! use rlx_ir::quant::{Decode, Scheme};
@@ -15,17 +15,19 @@
 
 use std::fmt;
 
-#[allow(clippy::indexing_slicing, reason = "`Scheme` checks all lengths before a codec runs")]
+mod codec;
+#[allow(clippy::indexing_slicing, reason = "`Codec` checks all lengths before it runs")]
 mod columns;
 mod error;
 #[allow(
     clippy::indexing_slicing,
-    reason = "blocks have a fixed size, which `Scheme` checks before a codec runs"
+    reason = "blocks have a fixed size, which `Codec` checks before a codec runs"
 )]
 mod ggml;
 pub mod lowfloat;
 mod table;
 
+pub use codec::Codec;
 pub use error::QuantError;
 pub use table::SchemeKind;
 
@@ -165,37 +167,7 @@ impl Scheme {
 
     /// The numbers that the planes stand for, in the element order of `shape`.
     pub fn decode(self, shape: &[usize], planes: &[&[u8]], mode: Decode) -> Result<Vec<f32>, QuantError> {
-        let row = self.checked_row()?;
-        let specs = self.planes(shape)?;
-        if specs.len() != planes.len() {
-            return Err(QuantError::PlaneCount {
-                scheme: row.name,
-                expected: specs.len(),
-                got: planes.len(),
-            });
-        }
-        for (spec, plane) in specs.iter().zip(planes) {
-            if spec.bytes != plane.len() {
-                return Err(QuantError::PlaneLength {
-                    scheme: row.name,
-                    plane: spec.name,
-                    expected: spec.bytes,
-                    got: plane.len(),
-                });
-            }
-        }
-        let mut out = vec![0.0; product(shape)?];
-        match &row.layout {
-            Layout::Columns(codec) => {
-                codec.decode(&Geometry::new(shape, self.block)?, planes, mode, &mut out);
-            }
-            Layout::Rows(codec) => {
-                for blocks in planes {
-                    codec.decode_all(self.block as usize, blocks, &mut out);
-                }
-            }
-        }
-        Ok(out)
+        self.codec(shape)?.decode_all(planes, mode)
     }
 
     /// Packs numbers, rounding to nearest.
@@ -205,24 +177,7 @@ impl Scheme {
     ///   their half scales (q4_0 overflows above 8 · 65504, say).
     /// - elsewhere NaN is packed as 0 and infinity as the largest `f32`.
     pub fn encode(self, shape: &[usize], values: &[f32]) -> Result<Vec<Vec<u8>>, QuantError> {
-        let row = self.checked_row()?;
-        let specs = self.planes(shape)?;
-        let expected = product(shape)?;
-        if expected != values.len() {
-            return Err(QuantError::ValueCount { expected, got: values.len() });
-        }
-        let mut planes: Vec<Vec<u8>> = specs.iter().map(|spec| vec![0; spec.bytes]).collect();
-        match &row.layout {
-            Layout::Columns(codec) => {
-                codec.encode(&Geometry::new(shape, self.block)?, values, &mut planes);
-            }
-            Layout::Rows(codec) => {
-                for blocks in &mut planes {
-                    codec.encode_all(self.block as usize, values, blocks);
-                }
-            }
-        }
-        Ok(planes)
+        self.codec(shape)?.encode_all(values)
     }
 
     fn checked_row(self) -> Result<&'static Row, QuantError> {

@@ -62,6 +62,20 @@ impl Model {
         models::ports(&self.func, &self.data, PortKind::Input)
     }
 
+    /// The bytes of inputs, packed ones with all planes.
+    pub fn planes(&self) -> Vec<Vec<u8>> {
+        let bytes =
+            |t: &Tensor| if t.dtype().is_packed() { rlx_cpu::data::planes(t) } else { t.bytes().to_vec() };
+        self.inputs().into_iter().map(|(_, t)| bytes(t)).collect()
+    }
+
+    /// Views of the inputs whose packed ones are joined in `whole`.
+    pub fn views_of<'a>(&'a self, whole: &'a [Vec<u8>]) -> Vec<(&'a str, View<'a>)> {
+        let packed =
+            |v: View<'a>, bytes: &'a Vec<u8>| if v.dtype.is_packed() { View { bytes, ..v } } else { v };
+        self.views().into_iter().zip(whole).map(|((n, v), bytes)| (n, packed(v, bytes))).collect()
+    }
+
     pub fn views(&self) -> Vec<(&str, View<'_>)> {
         self.inputs().into_iter().map(|(n, t)| (n, view(t))).collect()
     }
@@ -95,22 +109,25 @@ pub fn view(t: &Tensor) -> View<'_> {
 pub struct Buffers {
     memory: Vec<Vec<u64>>,
     types: Vec<(DType, Vec<usize>)>,
+    lens: Vec<usize>,
 }
 
 impl Buffers {
     /// For outputs such as these.
     pub fn like(outputs: &Outputs) -> Buffers {
         let types: Vec<_> = outputs.iter().map(|(_, t)| (t.dtype(), t.shape().to_vec())).collect();
-        let memory = outputs.iter().map(|(_, t)| vec![0; t.bytes().len().div_ceil(8)]).collect();
-        Buffers { memory, types }
+        let bytes =
+            |t: &Tensor| if t.dtype().is_packed() { rlx_cpu::data::planes(t).len() } else { t.bytes().len() };
+        let lens: Vec<usize> = outputs.iter().map(|(_, t)| bytes(t)).collect();
+        let memory = lens.iter().map(|n| vec![0; n.div_ceil(8)]).collect();
+        Buffers { memory, types, lens }
     }
 
     pub fn views(&mut self) -> Vec<ViewMut<'_>> {
         let mut out = Vec::new();
-        for (m, (dtype, shape)) in self.memory.iter_mut().zip(&self.types) {
-            let len = shape.iter().product::<usize>() * dtype.bytes().unwrap();
+        for ((m, (dtype, shape)), len) in self.memory.iter_mut().zip(&self.types).zip(&self.lens) {
             // SAFETY: the words are at least that many bytes, borrowed as long as the view.
-            let bytes = unsafe { std::slice::from_raw_parts_mut(m.as_mut_ptr().cast::<u8>(), len) };
+            let bytes = unsafe { std::slice::from_raw_parts_mut(m.as_mut_ptr().cast::<u8>(), *len) };
             out.push(ViewMut { dtype: *dtype, shape, bytes });
         }
         out

@@ -86,6 +86,8 @@ pub enum Inst {
     },
     /// What the kernel in front of the region computed.
     Produced(DType),
+    /// Hands a register to the kernel behind the region, as its operand.
+    Give(Reg),
     /// The same number everywhere, as the bytes of a tensor of one element.
     Number(DType, Vec<u8>),
     /// A size as a number.
@@ -151,8 +153,18 @@ pub struct Region {
 pub struct Product {
     /// The number of batch axes; the arguments are x `[batch.., m, k]`, y `[batch.., k, n]`, z `[batch.., m, n]`.
     pub batch: usize,
+    /// What computes x when it is packed, block by block: over the space `[batch.., m, k]`, of which k is the lanes. There is
+    /// no argument x then.
+    pub prologue: Option<Region>,
     /// What is computed with the product while it is in the cache: over the space `[rows.., columns..]`.
     pub epilogue: Option<Region>,
+}
+
+impl Product {
+    /// The argument that is the right operand.
+    pub fn right(&self) -> usize {
+        if self.prologue.is_some() { 0 } else { 1 }
+    }
 }
 
 /// What a kernel does with its arguments.
@@ -160,7 +172,8 @@ pub struct Product {
 pub enum Work {
     /// Fused element-wise work.
     Region(Region),
-    /// A matrix product; the first two arguments are the operands. Without an epilogue the third is the result.
+    /// A matrix product; the first arguments are the operands (x only without a prologue), then what the prologue reads.
+    /// Without an epilogue the last is the result.
     Product(Product),
     /// A step kind that has a kernel of its own: operands first (absent ones left out, see `given`), then results.
     Kernel {

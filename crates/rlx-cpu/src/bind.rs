@@ -2,7 +2,7 @@
 
 use crate::kernels;
 use rlx_compile::plan::Layout;
-use rlx_compile::program::{Call, Inst, Kernel, Place, Product, Program, Work, fault};
+use rlx_compile::program::{Call, Inst, Kernel, Place, Program, Work, fault};
 use rlx_ir::dim::{Bindings, DimError};
 use rlx_ir::{Code, DType, Error, Result};
 use rlx_simd::gemm::{PackKind, PackedB};
@@ -205,12 +205,12 @@ fn bind_call(loaded: &Loaded, sizes: &[i64], layout: &Layout, c: &Call) -> Resul
 
 /// How far an index reaches into an argument beyond its strides; `None` if there is nothing to find there.
 fn indexed(kernel: &Kernel, arg: u32, size: &dyn Fn(rlx_compile::program::SizeId) -> i64) -> Option<i64> {
-    let code = match &kernel.work {
-        Work::Region(r) => &r.code,
-        Work::Product(Product { epilogue: Some(r), .. }) => &r.code,
+    let regions = match &kernel.work {
+        Work::Region(r) => [Some(r), None],
+        Work::Product(p) => [p.prologue.as_ref(), p.epilogue.as_ref()],
         _ => return Some(0),
     };
-    code.iter().try_fold(0, |far, i| match i {
+    regions.iter().flatten().flat_map(|r| &r.code).try_fold(0, |far, i| match i {
         Inst::Take { arg: a, len, .. } if *a == arg && size(*len) == 0 => None,
         Inst::Take { arg: a, stride, len, .. } if *a == arg => {
             Some(far.max((size(*len) - 1).saturating_mul(size(*stride))))

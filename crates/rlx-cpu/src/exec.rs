@@ -171,13 +171,13 @@ impl Executable {
         let p = &loaded.program;
         let mut products = Vec::new();
         for (i, c) in p.calls.iter().enumerate() {
-            let Work::Product(_) = &p.kernel(c)?.work else { continue };
-            let Some((slot, _)) = c.args.get(1) else { continue };
+            let Work::Product(product) = &p.kernel(c)?.work else { continue };
+            let Some((slot, _)) = c.args.get(product.right()) else { continue };
             let fixed = matches!(
                 loaded.slots.get(slot.0 as usize),
                 Some(From::Param(_) | From::Prepared(_) | From::Constant(_))
             );
-            let float = p.kernel(c)?.args.get(1).is_some_and(|a| a.dtype == DType::F32);
+            let float = p.kernel(c)?.args.get(product.right()).is_some_and(|a| a.dtype == DType::F32);
             if fixed && float {
                 products.push((i, *slot));
             }
@@ -325,11 +325,12 @@ impl Executable {
         for (call, slot) in &self.products {
             let Some(c) = p.calls.get(*call) else { continue };
             let kernel = p.kernel(c)?;
-            let (Work::Product(product), Some((_, offset))) = (&kernel.work, c.args.get(1)) else { continue };
+            let Work::Product(product) = &kernel.work else { continue };
+            let Some((_, offset)) = c.args.get(product.right()) else { continue };
             // The sizes of a weight are constants; those of the rows do not matter.
             let mut sizes = Vec::new();
             let symbols: Bindings = p.symbols.iter().map(|s| (s, 0)).collect();
-            let Some(y) = kernel.args.get(1) else { continue };
+            let Some(y) = kernel.args.get(product.right()) else { continue };
             let constant = |id: &rlx_compile::program::SizeId| p.sizes.dim(*id).is_const();
             if !y.shape.iter().skip(product.batch).all(constant)
                 || !y.strides.iter().all(constant)

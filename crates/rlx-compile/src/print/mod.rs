@@ -102,8 +102,13 @@ pub fn slot_name(p: &Program, id: SlotId) -> String {
 pub fn kind(k: &Kernel) -> String {
     match &k.work {
         Work::Region(_) => "region".into(),
-        Work::Product(p) if p.epilogue.is_some() => "product with epilogue".into(),
-        Work::Product(_) => "product".into(),
+        Work::Product(p) => {
+            let with = [p.prologue.as_ref().map(|_| "prologue"), p.epilogue.as_ref().map(|_| "epilogue")];
+            match with.into_iter().flatten().collect::<Vec<_>>().join(" and ") {
+                with if with.is_empty() => "product".into(),
+                with => format!("product with {with}"),
+            }
+        }
         Work::Copy => "copy".into(),
         Work::Kernel { step, .. } | Work::Flow { step, .. } => word(step),
     }
@@ -301,18 +306,20 @@ pub fn argument(p: &Program, a: &Arg) -> String {
 
 /// The instructions of a kernel, a line each.
 pub fn code(p: &Program, k: &Kernel) -> Vec<String> {
-    let region: Option<&Region> = match &k.work {
-        Work::Region(r) => Some(r),
-        Work::Product(p) => p.epilogue.as_ref(),
-        _ => None,
+    let regions: [Option<&Region>; 2] = match &k.work {
+        Work::Region(r) => [Some(r), None],
+        Work::Product(p) => [p.prologue.as_ref(), p.epilogue.as_ref()],
+        _ => [None, None],
     };
-    region.map_or(Vec::new(), |r| r.code.iter().enumerate().map(|(i, c)| inst(p, i, c)).collect())
+    let lines = |r: &Region| r.code.iter().enumerate().map(|(i, c)| inst(p, i, c)).collect::<Vec<_>>();
+    regions.into_iter().flatten().flat_map(lines).collect()
 }
 
 fn inst(p: &Program, i: usize, c: &Inst) -> String {
     let size = |d: &SizeId| p.sizes.dim(*d).to_string();
     let does = match c {
         Inst::Store { arg, value } => return format!("a{arg} = r{value}"),
+        Inst::Give(value) => return format!("give r{value} to the product"),
         Inst::Load(arg) => format!("a{arg}"),
         Inst::Take { arg, index, stride, len, .. } => {
             format!("a{arg}[r{index}] of {} entries, {} apart", size(len), size(stride))

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Buffers, Model, encoder, gpt, mamba, options};
+use common::{Buffers, Model, encoder, gpt, mamba, options, prologues};
 use rlx_conformance::models;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -66,7 +66,7 @@ fn asked(m: &Model) -> usize {
 fn a_run_asks_for_no_memory_and_leaves_none() {
     let text = [("batch", 3), ("seq", 17)];
     let small = [("batch", 3), ("seq", 9)];
-    let cases = [
+    let mut cases = vec![
         (encoder().graph().unwrap().finish().unwrap(), &text[..]),
         (gpt(2).graph().unwrap(), &small[..]),
         (gpt(2).training().unwrap(), &small[..]),
@@ -75,6 +75,7 @@ fn a_run_asks_for_no_memory_and_leaves_none() {
         (gpt(20).training().unwrap(), &small[..]),
         (models::medley().unwrap(), &[("n", 7)][..]),
     ];
+    cases.extend(prologues(37, 29).into_iter().map(|f| (f, &[("m", 19), ("b", 2)][..])));
     let mut failures = Vec::new();
     for threads in [1, 2] {
         let options = options(threads);

@@ -282,7 +282,7 @@ impl Builder<'_, '_> {
         items.map(line).collect::<Vec<_>>().join("\n")
     }
 
-    /// The operands of a product: the left one is computed on the way, if the group has a prologue.
+    /// The operands of an item; the left one of a product is computed on the way, if the group has a prologue.
     fn operands(&mut self, p: usize, g: usize, t: usize, out: &mut Args) -> Result<Option<Region>> {
         let item = self.items.items.get(p).ok_or_else(|| fault("an item is missing"))?;
         let members = self.fused.groups.get(g).map(|g| g.prologue.as_slice()).unwrap_or_default();

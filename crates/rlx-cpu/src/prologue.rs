@@ -49,3 +49,23 @@ impl RowSource for Prologue<'_> {
         false
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rlx_compile::fuse::prologue::Costs;
+    use rlx_ir::Dim;
+    use rlx_simd::gemm::fills;
+
+    /// What the compiler reckons with is what the product does.
+    #[test]
+    fn the_compiler_knows_how_often_rows_are_packed() {
+        let sizes = [0, 1, 255, 256, 257, 1024, 1535, 1536, 1537, 4096, 50_000];
+        for (k, n) in sizes.iter().flat_map(|k| sizes.map(|n| (*k, n))) {
+            for loose in [false, true] {
+                let dim = |d: usize| Dim::constant(d as i64);
+                let known = Costs::default().packings(&dim(k), &dim(n), loose);
+                assert_eq!(known, fills(k, n, loose) as i64, "{k} {n} {loose}");
+            }
+        }
+    }
+}

@@ -72,8 +72,7 @@ pub fn build(items: &Items<'_>, fused: &Fused, nested: &Nested<'_>) -> Result<Pr
 pub(crate) fn reads(items: &Items<'_>, fused: &Fused, g: usize) -> Result<Vec<Value>> {
     let group = fused.groups.get(g).ok_or_else(|| fault("a group is missing"))?;
     let mut out = Vec::new();
-    let all = group.members.iter().map(|m| m.0).chain(group.producer).chain(group.alone);
-    for i in all {
+    for i in group.items() {
         let item = items.items.get(i).ok_or_else(|| fault("an item is missing"))?;
         for v in item.operands.iter().flatten() {
             let base = items.value(*v)?.base;
@@ -87,6 +86,23 @@ pub(crate) fn reads(items: &Items<'_>, fused: &Fused, g: usize) -> Result<Vec<Va
     out.sort_unstable();
     out.dedup();
     Ok(out)
+}
+
+/// The arguments of a kernel and the slots of a call of it.
+#[derive(Default)]
+struct Args {
+    args: Vec<Arg>,
+    slots: Vec<(SlotId, Dim)>,
+}
+
+/// The instructions of a region while they are written.
+#[derive(Default)]
+struct Written {
+    code: Vec<Inst>,
+    regs: HashMap<Value, Reg>,
+    /// What each load reads: the base, the access, and whether the whole buffer is read in order.
+    loads: Vec<(Value, Access, Reg)>,
+    free: HashMap<String, Reg>,
 }
 
 struct Builder<'a, 'f> {
@@ -209,7 +225,7 @@ impl Builder<'_, '_> {
         let fused = self.fused;
         let group = fused.groups.get(g).ok_or_else(|| fault("a group is missing"))?;
         match group.alone {
-            Some(i) => self.alone(i, t),
+            Some(i) => self.alone(i, g, t),
             None => self.region(g, group, t),
         }
     }
@@ -222,27 +238,108 @@ impl Builder<'_, '_> {
         items.map(line).collect::<Vec<_>>().join("\n")
     }
 
+    /// The operands of an item; the left one of a product is computed on the way, if the group has a prologue.
+    fn operands(&mut self, p: usize, g: usize, t: usize, out: &mut Args) -> Result<Option<Region>> {
+        let item = self.items.items.get(p).ok_or_else(|| fault("an item is missing"))?;
+        let members = self.fused.groups.get(g).map(|g| g.prologue.as_slice()).unwrap_or_default();
+        for v in item.operands.iter().flatten().skip(!members.is_empty() as usize) {
+            let info = self.items.value(*v)?;
+            let (dtype, access, base) = (info.ty.dtype, info.access.clone(), info.base);
+            out.args.push(self.arg(dtype, &access, false));
+            out.slots.push((self.read(base, t)?, access.offset));
+        }
+        let Some(x) = item.operands.first().copied().flatten().filter(|_| !members.is_empty()) else {
+            return Ok(None);
+        };
+        let (space, base) = (self.items.value(x)?.access.shape.clone(), self.items.value(x)?.base);
+        let mut written = Written::default();
+        self.members(g, members, &space, t, out, &mut written)?;
+        let given = *written.regs.get(&base).ok_or_else(|| fault("a register is missing"))?;
+        written.code.push(Inst::Give(given));
+        Ok(Some(Region { space: self.program.sizes.ids(&space), lanes: 1, code: written.code }))
+    }
+
     fn region(&mut self, g: usize, group: &Group, t: usize) -> Result<()> {
         let space = group.space.clone();
-        let mut args: Vec<Arg> = Vec::new();
-        let mut slots: Vec<(SlotId, Dim)> = Vec::new();
-        let mut code: Vec<Inst> = Vec::new();
-        let mut regs: HashMap<Value, Reg> = HashMap::new();
-        // What each load reads: the base, the access, and whether the whole buffer is read in order.
-        let mut loads: Vec<(Value, Access, Reg)> = Vec::new();
-        let mut free: HashMap<String, Reg> = HashMap::new();
+        let (mut call, mut written) = (Args::default(), Written::default());
+        let mut prologue = None;
         let producer = group.producer.and_then(|p| self.items.items.get(p));
-        if let Some(item) = producer {
-            self.operands(item, t, &mut args, &mut slots)?;
+        if let (Some(item), Some(p)) = (producer, group.producer) {
+            prologue = self.operands(p, g, t, &mut call)?;
             let Some((r, others)) = item.results.split_first() else { return Err(fault("no result")) };
             for v in others {
-                self.result(*v, t, None, &mut args, &mut slots)?;
+                self.result(*v, t, None, &mut call)?;
             }
-            regs.insert(*r, 0);
-            code.push(Inst::Produced(self.items.dtype(*r)?));
+            written.regs.insert(*r, 0);
+            written.code.push(Inst::Produced(self.items.dtype(*r)?));
         }
-        let own = args.len();
+        let own = call.args.len();
+        self.members(g, &group.members, &space, t, &mut call, &mut written)?;
+        let (Args { mut args, mut slots }, Written { mut code, regs, loads, .. }) = (call, written);
+        let mut stores: Vec<(Value, Class)> = Vec::new();
+        if let Some(p) = group.producer {
+            let r = self.items.items.get(p).and_then(|i| i.results.first().copied());
+            stores.extend(r.map(|r| (r, Class::Full)));
+        }
         for (i, class) in group.members.iter().rev() {
+            let r = self.items.items.get(*i).and_then(|i| i.results.first().copied());
+            stores.extend(r.map(|r| (r, *class)));
+        }
+        stores.retain(|(v, _)| self.fused.stored.get(*v).copied().unwrap_or(false));
+        for (v, class) in stores {
+            let rows = match class {
+                Class::Full => space.as_slice(),
+                Class::Row(n) => space.get(..space.len() - n).unwrap_or_default(),
+                Class::Splat => &[],
+            };
+            let access = widen(&Access::dense(rows), &space);
+            let over = self.replaceable(v, class, &space, &loads, &slots, t)?;
+            let dtype = self.items.dtype(v)?;
+            let slot = self.write(v, t, over)?;
+            let value = *regs.get(&v).ok_or_else(|| fault("a register is missing"))?;
+            code.push(Inst::Store { arg: args.len() as u32, value });
+            let mut arg = self.arg(dtype, &access, true);
+            let same = |o: &SlotId| {
+                let place = |s: SlotId| self.program.slots.get(s.0 as usize).map(|s| &s.place);
+                place(*o) == place(slot)
+            };
+            let taken = over.filter(same);
+            arg.over = taken.and_then(|o| slots.iter().position(|s| s.0 == o)).map(|k| k as u32);
+            args.push(arg);
+            slots.push((slot, Dim::constant(0)));
+        }
+        let lanes = group.lanes.unwrap_or(0);
+        let mut region = Region { space: self.program.sizes.ids(&space), lanes, code };
+        if let Some(order) = producer.and_then(|p| p.written.as_ref()) {
+            reorder(&mut region, args.get_mut(own..).unwrap_or_default(), order);
+        }
+        let label = self.label(group.items());
+        let note = self.note(group.items());
+        let work = match producer {
+            Some(Item { doing: Doing::Product { batch, .. }, .. }) => {
+                Work::Product(Product { batch: *batch, prologue, epilogue: Some(region) })
+            }
+            Some(Item { doing: Doing::Step(step), operands, .. }) => {
+                let given = operands.iter().map(Option::is_some).collect();
+                Work::Kernel { step: step.clone(), given, epilogue: Some(region) }
+            }
+            _ => Work::Region(region),
+        };
+        self.call(Kernel { work, args }, slots, label, note);
+        Ok(())
+    }
+
+    /// The instructions of the members of a region, which come from the last to the first.
+    fn members(
+        &mut self,
+        g: usize,
+        members: &[(usize, Class)],
+        space: &[Dim],
+        t: usize,
+        Args { args, slots }: &mut Args,
+        Written { code, regs, loads, free }: &mut Written,
+    ) -> Result<()> {
+        for (i, class) in members.iter().rev() {
             let item = self.items.items.get(*i).ok_or_else(|| fault("an item is missing"))?;
             let mut ins: Vec<Reg> = Vec::new();
             let mut dtypes = Vec::new();
@@ -254,13 +351,13 @@ impl Builder<'_, '_> {
                 let own = operand_access(self.items, *i, k, *v)?
                     .ok_or_else(|| fault("an operand has no access"))?;
                 let access = match (&item.doing, class) {
-                    (Doing::Point(Point::Fold(..)), _) | (_, Class::Full) => own.reshape(&space),
+                    (Doing::Point(Point::Fold(..)), _) | (_, Class::Full) => own.reshape(space),
                     (_, Class::Row(n)) => own
                         .reshape(space.get(..space.len() - n).unwrap_or_default())
-                        .map(|a| widen(&a, &space)),
+                        .map(|a| widen(&a, space)),
                     (_, Class::Splat) => Some(widen(
                         &Access { shape: vec![], strides: vec![], offset: own.offset.clone() },
-                        &space,
+                        space,
                     )),
                 };
                 let access = access.ok_or_else(|| fault("an operand has no strides over its space"))?;
@@ -344,57 +441,6 @@ impl Builder<'_, '_> {
             };
             regs.insert(result, reg);
         }
-        let mut stores: Vec<(Value, Class)> = Vec::new();
-        if let Some(p) = group.producer {
-            let r = self.items.items.get(p).and_then(|i| i.results.first().copied());
-            stores.extend(r.map(|r| (r, Class::Full)));
-        }
-        for (i, class) in group.members.iter().rev() {
-            let r = self.items.items.get(*i).and_then(|i| i.results.first().copied());
-            stores.extend(r.map(|r| (r, *class)));
-        }
-        stores.retain(|(v, _)| self.fused.stored.get(*v).copied().unwrap_or(false));
-        for (v, class) in stores {
-            let rows = match class {
-                Class::Full => space.as_slice(),
-                Class::Row(n) => space.get(..space.len() - n).unwrap_or_default(),
-                Class::Splat => &[],
-            };
-            let access = widen(&Access::dense(rows), &space);
-            let over = self.replaceable(v, class, &space, &loads, &slots, t)?;
-            let dtype = self.items.dtype(v)?;
-            let slot = self.write(v, t, over)?;
-            let value = *regs.get(&v).ok_or_else(|| fault("a register is missing"))?;
-            code.push(Inst::Store { arg: args.len() as u32, value });
-            let mut arg = self.arg(dtype, &access, true);
-            let same = |o: &SlotId| {
-                let place = |s: SlotId| self.program.slots.get(s.0 as usize).map(|s| &s.place);
-                place(*o) == place(slot)
-            };
-            let taken = over.filter(same);
-            arg.over = taken.and_then(|o| slots.iter().position(|s| s.0 == o)).map(|k| k as u32);
-            args.push(arg);
-            slots.push((slot, Dim::constant(0)));
-        }
-        let lanes = group.lanes.unwrap_or(0);
-        let mut region = Region { space: self.program.sizes.ids(&space), lanes, code };
-        if let Some(order) = producer.and_then(|p| p.written.as_ref()) {
-            reorder(&mut region, args.get_mut(own..).unwrap_or_default(), order);
-        }
-        let all = || group.producer.into_iter().chain(group.members.iter().rev().map(|m| m.0));
-        let label = self.label(all());
-        let note = self.note(all());
-        let work = match producer {
-            Some(Item { doing: Doing::Product { batch, .. }, .. }) => {
-                Work::Product(Product { batch: *batch, epilogue: Some(region) })
-            }
-            Some(Item { doing: Doing::Step(step), operands, .. }) => {
-                let given = operands.iter().map(Option::is_some).collect();
-                Work::Kernel { step: step.clone(), given, epilogue: Some(region) }
-            }
-            _ => Work::Region(region),
-        };
-        self.call(Kernel { work, args }, slots, label, note);
         Ok(())
     }
 
@@ -460,31 +506,13 @@ impl Builder<'_, '_> {
         out.join("+")
     }
 
-    /// What a kernel reads, as further arguments.
-    fn operands(
-        &mut self,
-        item: &Item,
-        t: usize,
-        args: &mut Vec<Arg>,
-        slots: &mut Vec<(SlotId, Dim)>,
-    ) -> Result<()> {
-        for v in item.operands.iter().flatten() {
-            let info = self.items.value(*v)?;
-            let (dtype, access, base) = (info.ty.dtype, info.access.clone(), info.base);
-            args.push(self.arg(dtype, &access, false));
-            slots.push((self.read(base, t)?, access.offset));
-        }
-        Ok(())
-    }
-
     /// What a kernel writes, as a further argument; dense unless an access is given.
     fn result(
         &mut self,
         v: Value,
         t: usize,
         access: Option<Access>,
-        args: &mut Vec<Arg>,
-        slots: &mut Vec<(SlotId, Dim)>,
+        Args { args, slots }: &mut Args,
     ) -> Result<()> {
         let ty = self.items.value(v)?.ty.clone();
         let slot = self.write(v, t, None)?;
@@ -493,38 +521,38 @@ impl Builder<'_, '_> {
         Ok(())
     }
 
-    fn alone(&mut self, i: usize, t: usize) -> Result<()> {
+    fn alone(&mut self, i: usize, g: usize, t: usize) -> Result<()> {
         let item = self.items.items.get(i).ok_or_else(|| fault("an item is missing"))?;
-        let mut args: Vec<Arg> = Vec::new();
-        let mut slots: Vec<(SlotId, Dim)> = Vec::new();
-        self.operands(item, t, &mut args, &mut slots)?;
+        let mut call = Args::default();
+        let prologue = self.operands(i, g, t, &mut call)?;
         let given: Vec<bool> = item.operands.iter().map(Option::is_some).collect();
         for v in &item.results {
             let access = match &item.doing {
                 // The product's own form: rows and columns merged.
                 Doing::Product { .. } => {
-                    let (x, y) = (args.first(), args.get(1));
-                    let sizes = &self.program.sizes;
-                    let dims = |a: Option<&Arg>, skip: usize| {
-                        let s = a.map(|a| a.shape.as_slice()).unwrap_or_default();
-                        s.iter().take(s.len().saturating_sub(skip)).map(|d| sizes.dim(*d)).collect::<Vec<_>>()
+                    let shape = |k: usize| -> Result<Vec<Dim>> {
+                        let v = item.operands.get(k).copied().flatten();
+                        let v = v.ok_or_else(|| fault("a product has two operands"))?;
+                        Ok(self.items.value(v)?.access.shape.clone())
                     };
-                    let last = |a: Option<&Arg>| a.and_then(|a| a.shape.last()).map(|d| sizes.dim(*d));
-                    let mut shape = dims(x, 1);
-                    shape.extend(last(y));
-                    Some(Access::dense(&shape))
+                    let (mut rows, columns) = (shape(0)?, shape(1)?);
+                    rows.pop();
+                    rows.extend(columns.last().cloned());
+                    Some(Access::dense(&rows))
                 }
                 _ => match &item.written {
                     Some(order) => Some(Access::dense(&self.items.value(*v)?.ty.shape).permute(order)),
                     None => None,
                 },
             };
-            self.result(*v, t, access, &mut args, &mut slots)?;
+            self.result(*v, t, access, &mut call)?;
         }
-        let (label, note) = (item.name.to_string(), self.note(std::iter::once(i)));
+        let Args { args, slots } = call;
+        let group = self.fused.groups.get(g).ok_or_else(|| fault("a group is missing"))?;
+        let (label, note) = (self.label(group.items()), self.note(group.items()));
         match &item.doing {
             Doing::Product { batch, .. } => {
-                let work = Work::Product(Product { batch: *batch, epilogue: None });
+                let work = Work::Product(Product { batch: *batch, prologue, epilogue: None });
                 self.call(Kernel { work, args }, slots, label, note);
             }
             Doing::Step(Step::Concat(axis)) => self.concat(*axis, args, slots, label, note)?,

@@ -3,10 +3,13 @@
 //! Items are visited from the last to the first. An item joins the group of an item that uses it if both can be computed at
 //! the same index of one space: as one element each (*full*), once per row (*row*, such as a mean that is subtracted), or
 //! once in all (*splat*). A reduction joins as a row whose lanes it reduces; a matrix product, or a step whose kernel hands
-//! its result on in blocks, joins as what stands in front of a region: its epilogue.
+//! its result on in blocks, joins as what stands in front of a region: its epilogue. What only a product reads, as its left
+//! operand, may become its prologue: see [`prologue`].
 //!
 //! When an item is visited everything behind it is placed, so whether joining would make a cycle is known at once: it would
 //! if a value that leaves the group on another way came back to it.
+
+pub mod prologue;
 
 use crate::access::{Access, dense_strides};
 use crate::items::{Doing, Items, Point, Source, Value};
@@ -40,6 +43,16 @@ pub struct Group {
     pub producer: Option<usize>,
     /// An item that is no region.
     pub alone: Option<usize>,
+    /// What computes the left operand of the group's product, from the last item to the first.
+    pub prologue: Vec<(usize, Class)>,
+}
+
+impl Group {
+    /// All items of the group, in the order in which they are computed.
+    pub fn items(&self) -> impl Iterator<Item = usize> {
+        let before = self.prologue.iter().rev().map(|m| m.0).chain(self.producer).chain(self.alone);
+        before.chain(self.members.iter().rev().map(|m| m.0))
+    }
 }
 
 /// Somebody reads a value.
@@ -48,6 +61,8 @@ struct Use {
     group: usize,
     /// How a region reads it: over the first axes of its space. `None`: only memory will do.
     access: Option<Access>,
+    /// The reader is the group's prologue, or a product that reads it as its left operand: the space is that of the operand.
+    front: bool,
 }
 
 /// A value that a group reads, and how; `None`: only memory will do.
@@ -117,11 +132,14 @@ pub struct Limits {
     /// The largest number of groups whose order is tracked; in a larger graph an item joins only if all its users are in
     /// one group.
     pub tracked: usize,
+    /// What decides on prologues.
+    pub prologue: prologue::Costs,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { fuse: true, members: 96, epilogue_lanes: 8192, tracked: 4096 }
+        let prologue = prologue::Costs::default();
+        Limits { fuse: true, members: 96, epilogue_lanes: 8192, tracked: 4096, prologue }
     }
 }
 
@@ -231,7 +249,7 @@ impl Fuser<'_, '_> {
     /// Marks the results that must lie in memory, and what is now behind the group.
     fn leave(&mut self, i: usize, g: usize, users: &[usize]) {
         let Some(item) = self.items.items.get(i) else { return };
-        let alone = self.out.groups.get(g).is_some_and(|g| g.alone.is_some());
+        let alone = self.out.groups.get(g).is_some_and(|g| g.alone == Some(i));
         for (k, r) in item.results.iter().enumerate() {
             let elsewhere = self.uses.get(*r).into_iter().flatten().any(|u| u.group != g);
             if let Some(s) = self.out.stored.get_mut(*r) {
@@ -250,6 +268,9 @@ impl Fuser<'_, '_> {
         let item = self.items.items.get(i).ok_or_else(|| fault("an item is missing"))?;
         let group = self.out.groups.get(g).ok_or_else(|| fault("a group is missing"))?.clone();
         let result = item.results.first().copied().ok_or_else(|| fault("an item has no result"))?;
+        if self.uses.get(result).into_iter().flatten().any(|u| u.group == g && u.front) {
+            return self.try_prologue(i, g, users);
+        }
         if group.alone.is_some() {
             return Ok(Err("its user has a kernel of its own".into()));
         }
@@ -353,7 +374,7 @@ impl Fuser<'_, '_> {
         (group.space, group.lanes) = (space, lanes);
         self.place(i, g);
         self.note(i, format!("joined its user: saves writing and reading {numel} elements"));
-        self.register(g, reads);
+        self.register(g, reads, false);
         Ok(Ok(()))
     }
 
@@ -415,7 +436,7 @@ impl Fuser<'_, '_> {
                     u.retain(|u| u.group != g);
                 }
             }
-            self.register(g, reads);
+            self.register(g, reads, false);
         }
         self.place(i, g);
         self.note(i, format!("in front of its epilogue: saves writing and reading {numel} elements"));
@@ -472,24 +493,22 @@ impl Fuser<'_, '_> {
         Ok(Some(out))
     }
 
-    fn register(&mut self, g: usize, reads: Vec<Read>) {
+    fn register(&mut self, g: usize, reads: Vec<Read>, front: bool) {
         for (base, access) in reads {
             if let Some(u) = self.uses.get_mut(base) {
-                u.push(Use { group: g, access });
+                u.push(Use { group: g, access, front });
             }
         }
     }
 
-    /// Notes that an item reads its operands from memory.
+    /// Notes that an item reads its operands from memory; the left one of a product may be computed on the way instead.
     fn read_memory(&mut self, i: usize, g: usize) {
         let Some(item) = self.items.items.get(i) else { return };
-        let bases: Vec<Value> = item
-            .operands
-            .iter()
-            .flatten()
-            .filter_map(|v| self.items.value(*v).ok().map(|i| i.base))
-            .collect();
-        self.register(g, bases.into_iter().map(|b| (b, None)).collect());
+        for (k, v) in item.operands.iter().enumerate() {
+            let Some(info) = v.and_then(|v| self.items.value(v).ok()) else { continue };
+            let front = k == 0 && matches!(item.doing, Doing::Product { .. });
+            self.register(g, vec![(info.base, front.then(|| info.access.clone()))], front);
+        }
     }
 
     /// A new group for an item.
@@ -503,6 +522,7 @@ impl Fuser<'_, '_> {
             folds: false,
             producer: None,
             alone: None,
+            prologue: Vec::new(),
         };
         self.place(i, g);
         match &item.doing {
@@ -525,7 +545,7 @@ impl Fuser<'_, '_> {
                 let reads = reads.ok_or_else(|| fault("an item cannot be read over its own space"))?;
                 group.members.push((i, class));
                 self.out.groups.push(group);
-                self.register(g, reads);
+                self.register(g, reads, false);
             }
             _ => {
                 group.alone = Some(i);

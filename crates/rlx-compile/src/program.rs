@@ -5,7 +5,7 @@
 
 use rlx_ir::dim::{Bindings, DimError, Symbol};
 use rlx_ir::op::Step;
-use rlx_ir::op::step::Fold;
+use rlx_ir::op::step::{ConvPart, Fold};
 use rlx_ir::scalar::Scalar;
 use rlx_ir::{DType, Dim, Error, Result, Tensor};
 use std::collections::HashMap;
@@ -86,6 +86,8 @@ pub enum Inst {
     },
     /// What the kernel in front of the region computed.
     Produced(DType),
+    /// Hands a register to the kernel behind the region, as its operand.
+    Give(Reg),
     /// The same number everywhere, as the bytes of a tensor of one element.
     Number(DType, Vec<u8>),
     /// A size as a number.
@@ -151,8 +153,18 @@ pub struct Region {
 pub struct Product {
     /// The number of batch axes; the arguments are x `[batch.., m, k]`, y `[batch.., k, n]`, z `[batch.., m, n]`.
     pub batch: usize,
+    /// What computes x when it is packed, block by block: over the space `[batch.., m, k]`, of which k is the lanes. There is
+    /// no argument x then.
+    pub prologue: Option<Region>,
     /// What is computed with the product while it is in the cache: over the space `[rows.., columns..]`.
     pub epilogue: Option<Region>,
+}
+
+impl Product {
+    /// The argument that is the right operand.
+    pub fn right(&self) -> usize {
+        if self.prologue.is_some() { 0 } else { 1 }
+    }
 }
 
 /// What a kernel does with its arguments.
@@ -160,7 +172,8 @@ pub struct Product {
 pub enum Work {
     /// Fused element-wise work.
     Region(Region),
-    /// A matrix product; the first two arguments are the operands. Without an epilogue the third is the result.
+    /// A matrix product; the first arguments are the operands (x only without a prologue), then what the prologue reads.
+    /// Without an epilogue the last is the result.
     Product(Product),
     /// A step kind that has a kernel of its own: operands first (absent ones left out, see `given`), then results. With an
     /// epilogue the first result is left out, and what the region reads and writes comes last.
@@ -190,6 +203,21 @@ impl Work {
             Work::Region(r) => Some(r),
             Work::Product(Product { epilogue, .. }) | Work::Kernel { epilogue, .. } => epilogue.as_ref(),
             Work::Copy | Work::Flow { .. } => None,
+        }
+    }
+
+    /// Every region that the kernel runs, in order.
+    pub fn regions(&self) -> impl Iterator<Item = &Region> {
+        let before = if let Work::Product(p) = self { p.prologue.as_ref() } else { None };
+        before.into_iter().chain(self.region())
+    }
+
+    /// The position among the arguments of an operand that may be a weight.
+    pub fn weight(&self) -> Option<usize> {
+        match self {
+            Work::Product(p) => Some(p.right()),
+            Work::Kernel { step: Step::Conv { part: ConvPart::Output, .. }, .. } => Some(1),
+            _ => None,
         }
     }
 }

@@ -227,8 +227,7 @@ fn bind_call(loaded: &Loaded, sizes: &[i64], layout: &Layout, c: &Call) -> Resul
 
 /// How far an index reaches into an argument beyond its strides; `None` if there is nothing to find there.
 fn indexed(kernel: &Kernel, arg: u32, size: &dyn Fn(rlx_compile::program::SizeId) -> i64) -> Option<i64> {
-    let code = kernel.work.region().map(|r| r.code.as_slice()).unwrap_or_default();
-    code.iter().try_fold(0, |far, i| match i {
+    kernel.work.regions().flat_map(|r| &r.code).try_fold(0, |far, i| match i {
         Inst::Take { arg: a, len, .. } if *a == arg && size(*len) == 0 => None,
         Inst::Take { arg: a, stride, len, .. } if *a == arg => {
             Some(far.max((size(*len) - 1).saturating_mul(size(*stride))))

@@ -10,7 +10,6 @@ use crate::profile::{Profile, Recorder};
 use rlx_compile::program::{Named, Program, SlotId, Work};
 use rlx_ir::dim::Bindings;
 use rlx_ir::op::Step;
-use rlx_ir::op::step::ConvPart;
 use rlx_ir::{Code, DType, Error, Result, Tensor, Type};
 use rlx_simd::gemm::PackKind;
 use rlx_simd::level::Level;
@@ -196,18 +195,13 @@ impl Executable {
         let p = &loaded.program;
         let mut weights = Vec::new();
         for (i, c) in p.calls.iter().enumerate() {
-            if !matches!(
-                &p.kernel(c)?.work,
-                Work::Product(_) | Work::Kernel { step: Step::Conv { part: ConvPart::Output, .. }, .. }
-            ) {
-                continue;
-            }
-            let Some((slot, _)) = c.args.get(1) else { continue };
+            let Some(k) = p.kernel(c)?.work.weight() else { continue };
+            let Some((slot, _)) = c.args.get(k) else { continue };
             let fixed = matches!(
                 loaded.slots.get(slot.0 as usize),
                 Some(From::Param(_) | From::Prepared(_) | From::Constant(_))
             );
-            let float = p.kernel(c)?.args.get(1).is_some_and(|a| a.dtype == DType::F32);
+            let float = p.kernel(c)?.args.get(k).is_some_and(|a| a.dtype == DType::F32);
             if fixed && float {
                 weights.push((i, *slot));
             }
@@ -359,12 +353,13 @@ impl Executable {
         for (call, slot) in &self.weights {
             let Some(c) = p.calls.get(*call) else { continue };
             let kernel = p.kernel(c)?;
-            let Some((_, offset)) = c.args.get(1) else { continue };
+            let Some(at) = kernel.work.weight() else { continue };
+            let Some((_, offset)) = c.args.get(at) else { continue };
             let batch = if let Work::Product(p) = &kernel.work { p.batch } else { 0 };
             // The sizes of a weight are constants; those of the rows do not matter.
             let mut sizes = Vec::new();
             let symbols: Bindings = p.symbols.iter().map(|s| (s, 0)).collect();
-            let Some(y) = kernel.args.get(1) else { continue };
+            let Some(y) = kernel.args.get(at) else { continue };
             let constant = |id: &rlx_compile::program::SizeId| p.sizes.dim(*id).is_const();
             if !y.shape.iter().skip(batch).all(constant)
                 || !y.strides.iter().all(constant)

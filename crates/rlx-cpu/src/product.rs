@@ -1,13 +1,15 @@
-//! Matrix products, with what is fused behind them.
+//! Matrix products, with what is fused behind them and in front of their left operand.
 
 use crate::bind::{Cx, Packed, Ready, Setting};
 use crate::epilogue::Epilogue;
+use crate::prologue::Prologue;
 use crate::region;
-use rlx_compile::program::{Arg, Kernel, Product, SizeId, fault};
+use rlx_compile::program::{Arg, Kernel, Product, Region, SizeId, fault};
 use rlx_ir::{Code, DType, Error, Result};
 use rlx_simd::gemm::generic::{Element, Generic, gemm_generic, gemm_generic_scratch};
-use rlx_simd::gemm::{A, B, BatchOffsets, Gemm, Out, PackedB, Sink};
-use rlx_simd::mem::{Ptr, ScratchSize};
+use rlx_simd::gemm::{A, B, BatchOffsets, Gemm, Out, PackedB, RowSource, Sink};
+use rlx_simd::level::Level;
+use rlx_simd::mem::{Ptr, ScratchSize, round_up};
 use std::ops::Range;
 
 /// The sizes and strides of a product.
@@ -24,22 +26,24 @@ pub(crate) struct Form {
 impl Form {
     pub fn new(sizes: &[i64], kernel: &Kernel, product: &Product) -> Result<Form> {
         let n = |id: &SizeId| sizes.get(id.0 as usize).copied().unwrap_or(0);
-        let [x, y, ..] = kernel.args.as_slice() else { return Err(fault("a product has two operands")) };
-        let last = |a: &Arg| -> Result<[(usize, isize); 2]> {
-            let axes: Vec<(usize, isize)> =
-                a.shape.iter().zip(&a.strides).map(|(d, s)| (n(d).max(0) as usize, n(s) as isize)).collect();
+        let axes = |a: &Arg| -> Vec<(usize, isize)> {
+            a.shape.iter().zip(&a.strides).map(|(d, s)| (n(d).max(0) as usize, n(s) as isize)).collect()
+        };
+        let operand = |k: usize| kernel.args.get(k).ok_or_else(|| fault("a product has two operands"));
+        let x = match &product.prologue {
+            // Nowhere in memory.
+            Some(r) => r.space.iter().map(|d| (n(d).max(0) as usize, 0)).collect(),
+            None => axes(operand(0)?),
+        };
+        let y = axes(operand(product.right())?);
+        let last = |axes: &[(usize, isize)]| {
             axes.last_chunk::<2>().copied().ok_or_else(|| fault("an operand of a product is no matrix"))
         };
-        let ([(m, am), (k, ak)], [(_, bk), (cols, bn)]) = (last(x)?, last(y)?);
-        let lead = |a: &Arg| -> Vec<(usize, isize)> {
-            a.shape
-                .iter()
-                .zip(&a.strides)
-                .take(product.batch)
-                .map(|(d, s)| (n(d).max(0) as usize, n(s) as isize))
-                .collect()
+        let ([(m, am), (k, ak)], [(_, bk), (cols, bn)]) = (last(&x)?, last(&y)?);
+        let lead = |axes: &[(usize, isize)]| -> Vec<(usize, isize)> {
+            axes.iter().take(product.batch).copied().collect()
         };
-        let (lx, ly) = (lead(x), lead(y));
+        let (lx, ly) = (lead(&x), lead(&y));
         let count: usize = lx.iter().map(|a| a.0).product();
         let batches = (0..count)
             .map(|i| {
@@ -58,62 +62,74 @@ impl Form {
         Ok(Form { m, n: cols, k, a: [am, ak], b: [bk, bn], batches })
     }
 
-    fn gemm<'a>(&'a self, level: rlx_simd::level::Level, a: *const f32, b: B<'a>) -> Gemm<'a> {
-        Gemm {
-            level,
-            m: self.m,
-            n: self.n,
-            k: self.k,
-            a: A::Strided { ptr: a, strides: self.a },
-            b,
-            batches: &self.batches,
-        }
+    fn gemm<'a>(&'a self, level: Level, a: A<'a>, b: B<'a>) -> Gemm<'a> {
+        Gemm { level, m: self.m, n: self.n, k: self.k, a, b, batches: &self.batches }
+    }
+
+    fn left<'a>(&self, ptr: *const f32) -> A<'a> {
+        A::Strided { ptr, strides: self.a }
     }
 }
 
 pub(crate) fn bind(setting: Setting, sizes: &[i64], kernel: &Kernel, product: &Product) -> Result<Ready> {
     let form = Form::new(sizes, kernel, product)?;
-    let flops = 2 * form.batches.len() as u64 * form.m as u64 * form.n as u64 * form.k as u64;
-    let dtype = kernel.args.first().map_or(DType::F32, |a| a.dtype);
-    let level = setting.level;
-    match (dtype, &product.epilogue) {
-        (DType::F32, None) => {
-            let scratch = scratch_of(
-                level,
-                &form,
-                &Out::Direct { ptr: std::ptr::null_mut(), row_stride: form.n as isize },
-            );
-            let run = move |cx: &Cx<'_>, args: &[Ptr<u8>]| {
-                let [a, b, c] = args else { return };
-                let b = right(cx, &form, *b);
-                let out = Out::Direct { ptr: c.0.cast(), row_stride: form.n as isize };
-                // SAFETY: the binder checked that the operands lie within their slots.
-                unsafe { form.gemm(level, a.0.cast(), b).run(cx.pool, &cx.scratch, out) }
-            };
-            Ok(Ready { scratch, run: Box::new(run), flops })
-        }
-        (DType::F32, Some(r)) => {
-            let region = region::bind(level, sizes, kernel, r, true)?;
-            let whole_rows = region.needs_rows();
-            let own = scratch_of(level, &form, &Out::Sink { sink: &Nowhere, whole_rows });
-            let epilogue = Epilogue::new(region, form.m, own);
-            let (scratch, flops) = (epilogue.scratch, flops + epilogue.flops());
-            let run = move |cx: &Cx<'_>, args: &[Ptr<u8>]| {
-                let [a, b, ..] = args else { return };
-                let gemm = form.gemm(level, a.0.cast(), right(cx, &form, *b));
-                // SAFETY: as above; the region's arguments were checked with the rest.
-                unsafe {
-                    epilogue.run(cx, args, |sink| {
-                        gemm.run(cx.pool, &cx.scratch, Out::Sink { sink, whole_rows });
-                    });
-                }
-            };
-            Ok(Ready { scratch, run: Box::new(run), flops })
-        }
-        (DType::F64, None) => Ok(plain::<f64>(setting, form, flops)),
-        (DType::I64, None) => Ok(plain::<i64>(setting, form, flops)),
-        (d, _) => Err(Error::new(Code::Device, format!("products of {d} have no kernel"))),
+    let mut flops = 2 * form.batches.len() as u64 * form.m as u64 * form.n as u64 * form.k as u64;
+    let (level, right) = (setting.level, product.right());
+    let dtype = kernel.args.get(right).map_or(DType::F32, |a| a.dtype);
+    match (dtype, &product.epilogue, &product.prologue) {
+        (DType::F32, ..) => {}
+        (DType::F64, None, None) => return Ok(plain::<f64>(setting, form, flops)),
+        (DType::I64, None, None) => return Ok(plain::<i64>(setting, form, flops)),
+        (d, ..) => return Err(Error::new(Code::Device, format!("products of {d} have no kernel"))),
     }
+    let bound =
+        |r: &Option<Region>| r.as_ref().map(|r| region::bind(level, sizes, kernel, r, true)).transpose();
+    let (before, behind) = (bound(&product.prologue)?, bound(&product.epilogue)?);
+    let whole_rows = behind.as_ref().is_some_and(|r| r.needs_rows());
+    let out = match &behind {
+        Some(_) => Out::Sink { sink: &Nowhere, whole_rows },
+        None => Out::Direct { ptr: std::ptr::null_mut(), row_stride: form.n as isize },
+    };
+    let left = match &before {
+        Some(_) => A::Rows(&Nowhere),
+        None => form.left(std::ptr::null()),
+    };
+    // Behind the scratch of the product that of the region in front, then that of the region behind.
+    let mut scratch = scratch_of(level, &form, left, &out);
+    let skip = round_up(scratch.each);
+    if let Some(r) = &before {
+        scratch.each = skip + r.each_bytes();
+        flops += r.flops;
+    }
+    let epilogue = behind.map(|r| Epilogue::new(r, form.m, scratch));
+    if let Some(e) = &epilogue {
+        scratch = e.scratch;
+        flops += e.flops();
+    }
+    let run = move |cx: &Cx<'_>, args: &[Ptr<u8>]| {
+        let (Some(first), Some(b), Some(last)) = (args.first(), args.get(right), args.last()) else { return };
+        let b = self::right(cx, &form, *b);
+        let rows =
+            before.as_ref().map(|region| Prologue { region, scratch: cx.scratch, skip, args, rows: form.m });
+        let a = match &rows {
+            Some(rows) => A::Rows(rows),
+            None => form.left(first.0.cast()),
+        };
+        let gemm = form.gemm(level, a, b);
+        // SAFETY: the binder checked that the operands and the regions' arguments lie within their slots.
+        unsafe {
+            match &epilogue {
+                Some(e) => e.run(cx, args, |sink| {
+                    gemm.run(cx.pool, &cx.scratch, Out::Sink { sink, whole_rows });
+                }),
+                None => {
+                    let out = Out::Direct { ptr: last.0.cast(), row_stride: form.n as isize };
+                    gemm.run(cx.pool, &cx.scratch, out);
+                }
+            }
+        }
+    };
+    Ok(Ready { scratch, run: Box::new(run), flops })
 }
 
 /// The right operand: packed when the params were set, or as it lies.
@@ -125,13 +141,17 @@ fn right<'a>(cx: &Cx<'a>, form: &Form, ptr: Ptr<u8>) -> B<'a> {
 }
 
 /// Enough scratch space whether the right operand is packed or not.
-fn scratch_of(level: rlx_simd::level::Level, form: &Form, out: &Out<'_>) -> ScratchSize {
+fn scratch_of(level: Level, form: &Form, left: A<'_>, out: &Out<'_>) -> ScratchSize {
     let strided = B::Strided { ptr: std::ptr::null(), strides: form.b };
-    form.gemm(level, std::ptr::null(), strided).scratch(out)
+    form.gemm(level, left, strided).scratch(out)
 }
 
-/// Stands for a sink where only sizes matter.
+/// Stands for a source or a sink where only sizes matter.
 struct Nowhere;
+
+impl RowSource for Nowhere {
+    unsafe fn fill(&self, _: usize, _: usize, _: Range<usize>, _: Range<usize>, _: *mut f32, _: usize) {}
+}
 
 impl Sink for Nowhere {
     unsafe fn block(&self, _: usize, _: usize, _: Range<usize>, _: Range<usize>, _: *mut f32, _: usize) {}

@@ -3,7 +3,7 @@
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, missing_docs)]
 
 use rlx_simd::gemm::generic::{Generic, gemm_generic, gemm_generic_scratch};
-use rlx_simd::gemm::{A, B, BatchOffsets, Gemm, Out, PackKind, PackedB, RowSource, Sink};
+use rlx_simd::gemm::{A, B, BatchOffsets, Gemm, Out, PackKind, PackedB, RowSource, Sink, fills};
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Ptr, Scratch};
 use rlx_simd::pool::Pool;
@@ -58,7 +58,15 @@ impl Matrix {
 }
 
 impl RowSource for Matrix {
-    unsafe fn fill(&self, batch: usize, rows: Range<usize>, ks: Range<usize>, dst: *mut f32, stride: usize) {
+    unsafe fn fill(
+        &self,
+        _: usize,
+        batch: usize,
+        rows: Range<usize>,
+        ks: Range<usize>,
+        dst: *mut f32,
+        stride: usize,
+    ) {
         for (i, r) in rows.enumerate() {
             for (j, k) in ks.clone().enumerate() {
                 // SAFETY: the product gives room for the rows.
@@ -206,6 +214,65 @@ fn check(r: &mut Random, pools: &[Pool], c: &Case) {
                 assert!(same(&run(A::Rows(&a), B::Packed(&packed), 1), &sunk), "{what} {level}: bf16, sink");
             }
             first = Some(direct);
+        }
+    }
+}
+
+/// Ones, and how many were asked for.
+struct Counted(AtomicU32);
+
+impl RowSource for Counted {
+    unsafe fn fill(
+        &self,
+        _: usize,
+        _: usize,
+        rows: Range<usize>,
+        ks: Range<usize>,
+        dst: *mut f32,
+        at: usize,
+    ) {
+        self.0.fetch_add((rows.len() * ks.len()) as u32, Ordering::Relaxed);
+        for i in 0..rows.len() {
+            // SAFETY: the product gives room for the rows.
+            unsafe { std::slice::from_raw_parts_mut(dst.add(i * at), ks.len()).fill(1.0) }
+        }
+    }
+    fn costly(&self) -> bool {
+        false
+    }
+}
+
+struct Nowhere;
+impl Sink for Nowhere {
+    unsafe fn block(&self, _: usize, _: usize, _: Range<usize>, _: Range<usize>, _: *mut f32, _: usize) {}
+}
+
+#[test]
+fn rows_are_asked_for_as_often_as_promised() {
+    let pool = Pool::new(1);
+    let level = Level::detect();
+    for (m, n, k) in [(1, 700, 40), (5, 1100, 1536), (97, 33, 700), (30, 1025, 1537), (20, 300, 9000)] {
+        let b = vec![1.0f32; n * k];
+        // SAFETY: the matrix is in memory.
+        let packed = unsafe { PackedB::pack(level, PackKind::F32, k, n, b.as_ptr(), n as isize, 1, &pool) };
+        let loose = B::Strided { ptr: b.as_ptr(), strides: [n as isize, 1] };
+        for (b, loose) in [(B::Packed(&packed), false), (loose, true)] {
+            let mut c = vec![0.0f32; m * n];
+            for direct in [true, false] {
+                let out = match direct {
+                    true => Out::Direct { ptr: c.as_mut_ptr(), row_stride: n as isize },
+                    false => Out::Sink { sink: &Nowhere, whole_rows: false },
+                };
+                let a = Counted(AtomicU32::new(0));
+                let gemm = Gemm { level, m, n, k, a: A::Rows(&a), b, batches: &[BatchOffsets::default()] };
+                let size = gemm.scratch(&out);
+                let buffer = Buffer::new(size.total(1));
+                // SAFETY: all memory is there, and the scratch as large as asked for.
+                unsafe { gemm.run(&pool, &Scratch::new(buffer.ptr(), size, 1), out) };
+                let asked = a.0.into_inner() as usize;
+                assert!(asked >= m * k && asked <= m * k * fills(k, n, loose), "{m}x{k}x{n}: {asked}");
+            }
+            assert!(c.iter().all(|x| *x == k as f32));
         }
     }
 }

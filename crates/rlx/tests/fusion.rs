@@ -3,11 +3,12 @@
 
 mod common;
 
-use common::{encoder, gpt, mamba, options};
+use common::{Model, encoder, gpt, mamba, options, prologue, prologues, same_bits};
 use rlx::nn::Encoder;
 use rlx::ops::conv::Conv;
-use rlx::{Device, Func, Program};
+use rlx::{DType, Device, Func, Graph, Precision, Program, dim};
 use rlx_compile::program::{Inst, Place, Work};
+use rlx_conformance::device::{Limit, Subject};
 use rlx_conformance::models;
 
 fn program(f: &Func) -> Program {
@@ -198,4 +199,106 @@ fn fusion_can_be_left_out() {
     let apart = rlx::CompileOptions { fuse: false, ..options(1) };
     let apart = rlx::compile_with(&f, Device::Cpu, &apart).unwrap();
     assert!(apart.program().calls.len() > 5 * program(&f).calls.len());
+}
+
+/// What only a product reads, as its left operand, is computed when that is packed: one call, and no memory between.
+#[test]
+fn what_a_product_packs_is_computed_on_the_way() {
+    for (k, n) in [(40, 24), (1, 5), (1536, 600)] {
+        for f in prologues(k, n) {
+            let p = program(&f);
+            assert_eq!(p.calls.len(), 1, "{} {k} {n}: {}", f.name, rlx_compile::print::fusion(&p));
+            let Work::Product(product) = &p.kernel(&p.calls[0]).unwrap().work else { panic!("{}", f.name) };
+            assert!(product.prologue.is_some(), "{}", f.name);
+            assert!(!p.slots.iter().any(|s| matches!(s.place, Place::Arena(_))), "{}", f.name);
+        }
+    }
+}
+
+/// They agree with the oracle at odd sizes, at every level, and have the same bits on any number of threads.
+#[test]
+fn prologues_compute_the_same() {
+    for (k, n, sizes) in [
+        (37, 29, &[(5, 3), (1, 1), (67, 2), (0, 2)][..]),
+        (1, 1, &[(3, 2)]),
+        (613, 131, &[(30, 1), (1, 1)]),
+        (1601, 260, &[(15, 1)]),
+    ] {
+        for f in prologues(k, n) {
+            for (m, b) in sizes {
+                let data = models::data(&f, &[("m", *m), ("b", *b)], 7).unwrap();
+                for precision in [Precision::F32, Precision::Bf16] {
+                    let runs: Vec<_> = (1..=3)
+                        .map(|t| {
+                            let o = rlx::CompileOptions { precision, ..options(t) };
+                            Model::with(&f, data.clone(), &o).run()
+                        })
+                        .collect();
+                    for other in &runs[1..] {
+                        same_bits(&runs[0], other).unwrap_or_else(|e| panic!("{} {m} {k} {n}: {e}", f.name));
+                    }
+                }
+                for level in rlx_cpu::Level::available() {
+                    let settings = rlx::Settings { threads: Some(2), level: Some(level) };
+                    let engine = Some(rlx::Engine::new(settings).unwrap());
+                    let options = rlx::CompileOptions { engine, ..Default::default() };
+                    let subject = Subject { device: Device::Cpu, options };
+                    let limit = Limit { tol: &|_| 1e-4, floor: 1.0, rounded: false };
+                    let done = subject.check(&f, &data, &limit);
+                    done.unwrap_or_else(|e| panic!("{} {m} {k} {n} {level}: {e}", f.name));
+                }
+            }
+        }
+    }
+}
+
+/// The reasons for which something stays apart from its product.
+#[test]
+fn a_prologue_must_pay() {
+    let why = |f: &Func, calls: usize, reason: &str| {
+        let p = program(f);
+        let text = rlx_compile::print::fusion(&p);
+        assert_eq!(p.calls.len(), calls, "{text}");
+        assert!(text.contains(reason), "no {reason:?} in {text}");
+    };
+    // A function is not computed for every 256 columns, but arithmetic is.
+    why(&prologue("many", DType::F32, [300, 2000, 1024], |_, x| x.tanh()), 2, "packs it 4 times");
+    why(&prologue("many", DType::F32, [300, 2000, 1024], |_, x| x.relu()), 1, "(4 times)");
+    why(&prologue("few", DType::F32, [300, 2000, 256], |_, x| x.tanh()), 1, "when its product packs it");
+    // The sum of two others, for very many columns.
+    let two = prologue("wide", DType::F32, [300, 2000, 8192], |g, x| {
+        x + g.input("z", DType::F32, [dim("m", 300), 2000.into()])
+    });
+    why(&two, 2, "packs it 32 times");
+    // Somebody else reads it, so it is in memory.
+    for (output, calls, reason) in
+        [(true, 2, "it is an output"), (false, 3, "not only a product's left operand")]
+    {
+        let g = Graph::new("shared");
+        let r = g.input("x", DType::F32, [30, 40]).relu();
+        g.output("y", r.matmul(g.input("a", DType::F32, [40, 50])));
+        g.output("z", if output { r } else { r.matmul(g.input("b", DType::F32, [40, 20])) });
+        why(&g.finish().unwrap(), calls, reason);
+    }
+    // The right operand is not computed on the way; x · xᵀ reads its left one twice.
+    let g = Graph::new("gram");
+    let r = g.input("x", DType::F32, [30, 40]).relu();
+    g.output("y", r.matmul(r.t()));
+    why(&g.finish().unwrap(), 2, "not only a product's left operand");
+    // Behind a product it is an epilogue, and behind a reduction part of a norm.
+    let g = Graph::new("layers");
+    let x = g.input("x", DType::F32, [30, 40]);
+    let y = x.matmul(g.param("a", DType::F32, [40, 50])).gelu().matmul(g.param("b", DType::F32, [50, 20]));
+    g.output("y", y);
+    why(&g.finish().unwrap(), 2, "better computed behind the dot_general");
+    let norm = prologue("norm", DType::F32, [300, 40, 50], |_, x| x.layer_norm(None, None, 1e-5, 1));
+    why(&norm, 2, "better computed behind the");
+    for (name, dtype, reason) in
+        [("turned", DType::F32, "in another order"), ("wide", DType::F64, "only products in f32")]
+    {
+        let g = Graph::new(name);
+        let x = g.input("x", dtype, [40, 30]).relu();
+        g.output("y", x.t().matmul(g.param("w", dtype, [40, 50])));
+        why(&g.finish().unwrap(), 2, reason);
+    }
 }

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Buffers, Model, encoder, gpt, mamba, options};
+use common::{Buffers, Model, encoder, gpt, mamba, options, prologues};
 use rlx_conformance::models;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -90,7 +90,7 @@ fn asked(m: &Model) -> usize {
 fn a_run_asks_for_no_memory_and_leaves_none() {
     let text = [("batch", 3), ("seq", 17)];
     let small = [("batch", 3), ("seq", 9)];
-    let cases = [
+    let mut cases = vec![
         (encoder().graph().unwrap().finish().unwrap(), &text[..]),
         (gpt(2).graph().unwrap(), &small[..]),
         (gpt(2).training().unwrap(), &small[..]),
@@ -101,6 +101,7 @@ fn a_run_asks_for_no_memory_and_leaves_none() {
         (models::residual(6).unwrap(), &[("n", 2), ("side", 11)][..]),
         (models::gated(2, 6).unwrap(), &[("batch", 2), ("seq", 17)][..]),
     ];
+    cases.extend(prologues(37, 29).into_iter().map(|f| (f, &[("m", 19), ("b", 2)][..])));
     let mut failures = Vec::new();
     for threads in [1, 2] {
         let options = options(threads);

@@ -9,7 +9,7 @@ pub use svg::arena;
 
 use crate::access::dense_strides;
 use crate::plan::{Layout, Report};
-use crate::program::{Arg, Call, Inst, Kernel, Place, Program, SizeId, SlotId, Work};
+use crate::program::{Arg, Call, Inst, Kernel, Place, Program, Region, SizeId, SlotId, Work};
 use rlx_ir::dim::{Bindings, DimError};
 use rlx_ir::{DType, Dim};
 use std::fmt::Write;
@@ -102,8 +102,13 @@ pub fn slot_name(p: &Program, id: SlotId) -> String {
 pub fn kind(k: &Kernel) -> String {
     match &k.work {
         Work::Region(_) => "region".into(),
-        Work::Product(p) if p.epilogue.is_some() => "product with epilogue".into(),
-        Work::Product(_) => "product".into(),
+        Work::Product(p) => {
+            let with = [p.prologue.as_ref().map(|_| "prologue"), p.epilogue.as_ref().map(|_| "epilogue")];
+            match with.into_iter().flatten().collect::<Vec<_>>().join(" and ") {
+                with if with.is_empty() => "product".into(),
+                with => format!("product with {with}"),
+            }
+        }
         Work::Copy => "copy".into(),
         Work::Kernel { step, epilogue: Some(_), .. } => format!("{} with epilogue", word(step)),
         Work::Kernel { step, .. } | Work::Flow { step, .. } => word(step),
@@ -305,14 +310,15 @@ pub fn argument(p: &Program, a: &Arg) -> String {
 
 /// The instructions of a kernel, a line each.
 pub fn code(p: &Program, k: &Kernel) -> Vec<String> {
-    let code = k.work.region().map(|r| r.code.as_slice()).unwrap_or_default();
-    code.iter().enumerate().map(|(i, c)| inst(p, k, i, c)).collect()
+    let lines = |r: &Region| r.code.iter().enumerate().map(|(i, c)| inst(p, k, i, c)).collect::<Vec<_>>();
+    k.work.regions().flat_map(lines).collect()
 }
 
 fn inst(p: &Program, k: &Kernel, i: usize, c: &Inst) -> String {
     let size = |d: &SizeId| p.sizes.dim(*d).to_string();
     let does = match c {
         Inst::Store { arg, value } => return format!("a{arg} = r{value}"),
+        Inst::Give(value) => return format!("give r{value} to the product"),
         Inst::Load(arg) => format!("a{arg}"),
         Inst::Take { arg, index, stride, len, .. } => {
             format!("a{arg}[r{index}] of {} entries, {} apart", size(len), size(stride))

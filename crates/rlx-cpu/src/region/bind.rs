@@ -230,7 +230,7 @@ pub(crate) fn reads(i: &Inst) -> &[Reg] {
         Inst::Scalar { args, .. } => args,
         Inst::Cast { arg, .. } | Inst::Fold { arg, .. } => std::slice::from_ref(arg),
         Inst::Take { index, .. } => std::slice::from_ref(index),
-        Inst::Store { value, .. } => std::slice::from_ref(value),
+        Inst::Store { value, .. } | Inst::Give(value) => std::slice::from_ref(value),
         _ => &[],
     }
 }
@@ -251,6 +251,8 @@ pub(crate) fn result(kernel: &Kernel, i: &Inst) -> DType {
         Inst::Cast { to, .. } => *to,
         Inst::Fold { dtype, .. } => *dtype,
         Inst::Store { arg: a, .. } => arg(*a),
+        // Only products in f32 have a region in front of them.
+        Inst::Give(_) => DType::F32,
     }
 }
 
@@ -289,7 +291,7 @@ impl Binder<'_> {
     /// Strides of all arguments; row axes that one stride describes in every argument are joined.
     fn arguments(&mut self, row_sizes: &[usize]) {
         let mut strides: Vec<Vec<isize>> = Vec::new();
-        // Those of a kernel in front of the region are not over its space.
+        // Those of a kernel in front of the region, or of another region of it, are not over its space.
         let mut own = vec![false; self.kernel.args.len()];
         for i in &self.region.code {
             if let Inst::Load(a) | Inst::Take { arg: a, .. } | Inst::Store { arg: a, .. } = i
@@ -453,6 +455,11 @@ impl Binder<'_> {
                 self.place.push(Place::Slot(0));
                 continue;
             }
+            if let Inst::Give(value) = i {
+                self.give(*value);
+                self.place.push(Place::Slot(0));
+                continue;
+            }
             if self.is_dead(r) {
                 self.place.push(Place::Slot(0));
                 continue;
@@ -468,6 +475,9 @@ impl Binder<'_> {
             }
             let dst = match i {
                 Inst::Produced(_) => Place::Front,
+                _ if class == Class::Full && self.region.code.last() == Some(&Inst::Give(r as Reg)) => {
+                    Place::Front
+                }
                 Inst::Load(a) if class == Class::Full && self.direct(*a, ty) => Place::Memory(*a),
                 Inst::Scalar { .. } | Inst::Cast { .. } if class == Class::Full => {
                     match self.target(r as Reg, ty) {
@@ -537,6 +547,15 @@ impl Binder<'_> {
             self.list(Class::Row, late).push(op);
         }
         Ok(())
+    }
+
+    /// What varies over the lanes was computed where the kernel behind the region wants it; the rest is repeated there.
+    fn give(&mut self, value: Reg) {
+        let src = self.reg(value);
+        if src != Place::Front {
+            let f = tile::load(self.level, Store::F32, LoadStride::Zero);
+            self.out.body.push(Op::Fill { f, src, dst: Place::Front });
+        }
     }
 
     /// A tile that is one number everywhere.
@@ -653,7 +672,7 @@ impl Binder<'_> {
                 self.out.body.push(Op::Fold { f, fold, a });
                 Op::Finish { fold, dst }
             }
-            Inst::Store { .. } => return Ok(None),
+            Inst::Store { .. } | Inst::Give(_) => return Ok(None),
         }))
     }
 }

@@ -230,7 +230,7 @@ fn renumber(i: &Inst, map: &[Reg]) -> Inst {
         Inst::Scalar { args, .. } => args.iter_mut().for_each(|r| *r = new(r)),
         Inst::Cast { arg, .. } | Inst::Fold { arg, .. } => *arg = new(arg),
         Inst::Take { index, .. } => *index = new(index),
-        Inst::Store { value, .. } => *value = new(value),
+        Inst::Store { value, .. } | Inst::Give(value) => *value = new(value),
         _ => {}
     }
     i

@@ -44,7 +44,7 @@ pub(crate) enum Place {
     Tile(u32),
     /// A tile that is the argument's own memory.
     Memory(u32),
-    /// A tile that the kernel in front of the region left.
+    /// A tile that the kernel in front of the region left, or that the kernel behind it takes.
     Front,
 }
 

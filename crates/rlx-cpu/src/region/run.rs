@@ -21,7 +21,7 @@ pub(super) struct Work<'a> {
     pub tiles: *mut u8,
     /// Bytes of a tile buffer.
     pub tile_bytes: usize,
-    /// The tile that the kernel in front left.
+    /// The tile that the kernel in front left, or the one behind takes.
     pub front: *mut u8,
     /// The first lane of the tile.
     pub lane: usize,
@@ -197,8 +197,8 @@ impl BoundRegion {
         self.each()
     }
 
-    /// Runs the region on a block that the kernel in front left: these rows and lanes. `skip`: bytes of the worker's
-    /// scratch that the kernel in front uses.
+    /// Runs the region on a block that the kernel in front left, or that the one behind takes: these rows and lanes. `skip`:
+    /// bytes of the worker's scratch that others use.
     ///
     /// # Safety
     /// As for [`BoundRegion::run`]; `block` holds the rows at that distance in bytes, and may be overwritten.

@@ -20,6 +20,7 @@ use crate::pool::Pool;
 pub use crate::sink::Sink;
 use micro::{Ahead, Args, Kind, LDA, Shape};
 pub use pack::PackedB;
+pub use plan::fills;
 use plan::{Pieces, Plan, Size, TAG};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,11 +36,25 @@ pub enum PackKind {
 
 /// Writes out the rows of A when they are needed.
 pub trait RowSource: Sync {
-    /// Writes the columns `ks` of some rows: row `rows.start + i` begins at `dst + i * stride`.
+    /// Writes the columns `ks` of some rows: row `rows.start + i` begins at `dst + i * stride`. How often an element is asked
+    /// for, [`fills`] says; where k is cut depends on k alone.
     ///
     /// # Safety
     /// There is room for the rows, and for nothing else.
-    unsafe fn fill(&self, batch: usize, rows: Range<usize>, ks: Range<usize>, dst: *mut f32, stride: usize);
+    unsafe fn fill(
+        &self,
+        worker: usize,
+        batch: usize,
+        rows: Range<usize>,
+        ks: Range<usize>,
+        dst: *mut f32,
+        stride: usize,
+    );
+
+    /// Whether a row costs so much that no two threads should make the same one.
+    fn costly(&self) -> bool {
+        true
+    }
 }
 
 /// The left operand.
@@ -135,7 +150,7 @@ impl Gemm<'_> {
             k: self.k,
             batches: self.batches.len(),
             loose_b: matches!(self.b, B::Strided { .. }),
-            costly_a: matches!(self.a, A::Rows(_)),
+            costly_a: matches!(self.a, A::Rows(source) if source.costly()),
             sink,
             whole_rows,
         }
@@ -340,7 +355,7 @@ impl Run<'_> {
                 let ks = steps.range(i);
                 let (ks, dst) = (k0 + ks.start..k0 + ks.end, a.add(i * rows.len() * LDA));
                 match self.gemm.a {
-                    A::Rows(source) => source.fill(task.batch, rows.clone(), ks.clone(), dst, LDA),
+                    A::Rows(source) => source.fill(worker, task.batch, rows.clone(), ks.clone(), dst, LDA),
                     A::Strided { ptr, strides } => {
                         let at = rows.start as isize * strides[0] + ks.start as isize * strides[1];
                         let src = ptr.wrapping_offset(self.offsets(task.batch).a).wrapping_offset(at);

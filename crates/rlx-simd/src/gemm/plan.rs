@@ -72,6 +72,15 @@ pub(super) struct Plan {
     pub sink_cols: usize,
 }
 
+/// How often a [`super::RowSource`] is asked for an element by one thread: once, unless k is long; then once for so many
+/// columns, or for the part of B that is packed at once (`loose_b`: B is not packed before). With more threads than blocks
+/// of rows every thread asks, and for fewer columns: then there is little to ask for.
+pub fn fills(k: usize, n: usize, loose_b: bool) -> usize {
+    let long = if k > K_LONG { n.div_ceil(SINK_COLS) } else { 1 };
+    let parts = if loose_b { n.saturating_mul(k).div_ceil(B_FLOATS) } else { 1 };
+    long.max(parts).max(1)
+}
+
 /// Rows for which A fits its share of the cache.
 fn most_rows(shape: Shape, size: Size) -> usize {
     let long = Cut::new(size.k, size.k.div_ceil(K_LONG), 16).each;
@@ -106,7 +115,9 @@ impl Plan {
         // Reading B costs about as much as eight rows of work.
         let work = (rows.each + 8) * size.k.max(1) * shape.width;
         let mut each = shared.each.div_ceil(wanted.div_ceil(by_rows.max(1))).max(TASK.div_ceil(work.max(1)));
-        each = each.min((TASK_MAX / work.max(1)).max(1));
+        // For fewer columns A is not packed anew.
+        let least = if long.count() > 1 { SINK_COLS / shape.width } else { 1 };
+        each = each.min((TASK_MAX / work.max(1)).max(least).max(1));
         if size.sink && long.count() > 1 {
             // The sums stay in scratch from one piece of k to the next.
             each = each.min((SINK_COLS / shape.width).max(1));

@@ -4,7 +4,8 @@
 use rlx::func::PortKind;
 use rlx::nn::Encoder;
 use rlx::{
-    CompileOptions, DType, Device, Engine, Executable, Func, Outputs, Settings, Tensor, View, ViewMut,
+    CompileOptions, DType, Device, Engine, Executable, Func, Graph, Outputs, Settings, Tensor, Var, View,
+    ViewMut, dim,
 };
 use rlx_conformance::models::{self, Gpt, Mamba};
 
@@ -93,6 +94,56 @@ impl Model {
             }
         }
     }
+}
+
+/// Products whose left operand is computed on the way: what it is, `[m, k]`, from an input `x` of that dtype.
+pub fn prologue(
+    name: &str,
+    dtype: DType,
+    [m, k, n]: [i64; 3],
+    left: impl for<'g> Fn(&'g Graph, Var<'g>) -> Var<'g>,
+) -> Func {
+    let g = Graph::new(name);
+    {
+        let x = g.input("x", dtype, [dim("m", m), k.into()]);
+        let w = g.param("w", DType::F32, [k, n]);
+        g.output("y", left(&g, x).matmul(w));
+    }
+    g.finish().unwrap()
+}
+
+/// One of each kind, for a symbolic m of at most 300.
+pub fn prologues(k: i64, n: i64) -> Vec<Func> {
+    let size = [300, k, n];
+    let mut out = vec![
+        prologue("relu", DType::F32, size, |_, x| x.relu()),
+        prologue("gelu", DType::F32, size, |_, x| x.gelu()),
+        prologue("bf16", DType::BF16, size, |_, x| x.to(DType::F32)),
+        prologue("f16", DType::F16, size, |_, x| x.to(DType::F32) * 0.5),
+        prologue("i32", DType::I32, size, |_, x| x.to(DType::F32) - 3.0),
+        prologue("mask", DType::F32, size, move |g, x| {
+            let mask = g.input("mask", DType::Bool, [dim("m", 300), k.into()]);
+            let scale = g.input("scale", DType::F32, [dim("m", 300), 1.into()]);
+            mask.select(x, x * 0.0) * (scale.exp() + 1.0) + g.param("shift", DType::F32, [k])
+        }),
+        prologue("backwards", DType::F32, size, |_, x| x.flip(vec![1]).abs()),
+    ];
+    let g = Graph::new("rows");
+    {
+        let ids = g.input("ids", DType::I64, [dim("b", 4), dim("m", 300)]);
+        let table = g.param("table", DType::F32, [13, k]);
+        let w = g.param("w", DType::F32, [k, n]);
+        g.output("y", (table.gather(ids, 0).matmul(w) + g.param("bias", DType::F32, [n])).relu());
+    }
+    out.push(g.finish().unwrap());
+    let g = Graph::new("batched");
+    {
+        let x = g.input("x", DType::F32, [3.into(), dim("m", 300), k.into()]);
+        let y = g.input("right", DType::F32, [3, k, n]);
+        g.output("y", (x - 0.25).matmul(y).softmax(-1));
+    }
+    out.push(g.finish().unwrap());
+    out
 }
 
 /// 0, 1, 2 … of that shape.

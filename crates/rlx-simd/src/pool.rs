@@ -1,42 +1,74 @@
-//! A persistent pool of threads that spin briefly and then park.
+//! A persistent pool of threads that spin for a while and then park.
 //!
 //! A kernel is a number of tasks; which worker takes which task is left to chance, so a task's result may depend only on
 //! the task, never on the worker or on how many there are.
+//!
+//! A helper that wakes takes part in the job if the gate is still open. The caller takes tasks from the first moment, shuts
+//! the gate when none is left, and waits for those who are inside: never for a helper that is still waking up, which can
+//! take longer than the whole job.
+//!
+//! A virtual machine may take an idle processor for one that its host withholds, and wakes a thread on its waker's own
+//! processor; the two share it for milliseconds, until the system parts them. So the caller keeps helpers off its processor
+//! while it wakes them: `place`.
 
 use std::any::Any;
+use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-/// Rounds of spinning before a worker parks: some tens of microseconds, more than the gap between two steps of a run.
-const SPINS: usize = 20_000;
+/// How long a helper spins before it parks: longer than the gap between two runs of a loop, for waking up takes tens of
+/// microseconds, and a thread that has slept may begin at low clocks or on the processor of another.
+const SPIN: Duration = Duration::from_millis(1);
+/// Rounds of spinning between looks at the clock.
+const ROUNDS: usize = 256;
+
+/// The parts of [`Shared::gate`]: whether helpers may come in, how many have, and which job it is.
+const OPEN: usize = 1;
+const ONE: usize = 2;
+const INSIDE: usize = 0xfffe;
+const NUMBER: usize = !(OPEN | INSIDE);
+const NEXT: usize = 0x1_0000;
 
 /// A task: its number, and the worker (0 is the caller) that runs it.
 type Task<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
+#[derive(Clone, Copy)]
 struct Job {
-    /// The task, its lifetime erased; valid while `left > 0` workers may still run.
+    /// The task, its lifetime erased; valid while the gate is open or a helper is inside.
     task: *const Task<'static>,
     count: usize,
 }
 
+/// Whether a helper sleeps.
+#[derive(Default)]
+struct Bed {
+    taken: AtomicBool,
+    /// Whether the caller keeps it off its own processor; only for callers.
+    kept_off: AtomicBool,
+}
+
 struct Shared {
-    job: Mutex<Job>,
-    wake: Condvar,
-    /// Goes up by one with every job.
-    epoch: AtomicUsize,
+    /// Written while the gate is shut and nobody is inside.
+    job: UnsafeCell<Job>,
+    gate: AtomicUsize,
     next: AtomicUsize,
-    /// Helpers that have not yet finished the current job.
-    busy: AtomicUsize,
+    /// Helpers that came in and have finished.
+    left: AtomicUsize,
+    /// Helpers that are parked, or about to be.
     sleeping: AtomicUsize,
     stop: AtomicBool,
+    parked: Mutex<()>,
+    wake: Condvar,
+    beds: Vec<Bed>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 // SAFETY: the raw pointer in `Job` points to a `Sync` closure that outlives the job, see `Pool::run`.
 unsafe impl Send for Shared {}
-// SAFETY: as above.
+// SAFETY: as above; the gate orders the writes of the job and the reads.
 unsafe impl Sync for Shared {}
 
 /// Threads that run tasks side by side.
@@ -56,17 +88,20 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Pool {
     /// A pool of that many workers, the caller of [`Pool::run`] included; at least one.
     pub fn new(threads: usize) -> Pool {
+        let threads = threads.clamp(1, INSIDE / ONE);
         let shared = Arc::new(Shared {
-            job: Mutex::new(Job { task: &nothing, count: 0 }),
-            wake: Condvar::new(),
-            epoch: AtomicUsize::new(0),
+            job: UnsafeCell::new(Job { task: &nothing, count: 0 }),
+            gate: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
-            busy: AtomicUsize::new(0),
+            left: AtomicUsize::new(0),
             sleeping: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
+            parked: Mutex::new(()),
+            wake: Condvar::new(),
+            beds: (1..threads).map(|_| Bed::default()).collect(),
             panic: Mutex::new(None),
         });
-        let helpers = (1..threads.max(1))
+        let helpers = (1..threads)
             .map_while(|worker| {
                 let shared = shared.clone();
                 let name = format!("rlx-{worker}");
@@ -93,6 +128,24 @@ impl Pool {
         self.run_dyn(count, &task)
     }
 
+    /// Wakes the helpers that are parked, on other processors than this one.
+    fn wake(&self) {
+        let s = &*self.shared;
+        // Whoever looked at the gate too early is in its wait once the lock is free.
+        drop(lock(&s.parked));
+        let here = place::current();
+        let helpers = || self.helpers.iter().zip(&s.beds);
+        for (helper, bed) in helpers() {
+            let sleeps = bed.taken.load(Ordering::Relaxed);
+            bed.kept_off.store(sleeps && place::allow(helper, here, false), Ordering::Relaxed);
+        }
+        s.wake.notify_all();
+        // They are on their way, and may go anywhere again.
+        for (helper, _) in helpers().filter(|(_, bed)| bed.kept_off.load(Ordering::Relaxed)) {
+            place::allow(helper, here, true);
+        }
+    }
+
     fn run_dyn(&self, count: usize, task: &Task<'_>) {
         let turn = match self.turn.try_lock() {
             Ok(turn) => Some(turn),
@@ -104,42 +157,37 @@ impl Pool {
             return;
         }
         let s = &*self.shared;
-        {
-            let mut job = lock(&s.job);
-            // SAFETY: only the lifetime changes. `run` does not return before `busy` is 0, and no helper touches the task
-            // after it has counted itself out.
-            job.task = unsafe { std::mem::transmute::<*const Task<'_>, *const Task<'static>>(task) };
-            job.count = count;
-            s.next.store(0, Ordering::Relaxed);
-            s.busy.store(self.helpers.len(), Ordering::Relaxed);
-            s.epoch.fetch_add(1, Ordering::Release);
-            if s.sleeping.load(Ordering::Relaxed) > 0 {
-                s.wake.notify_all();
-            }
+        // SAFETY: only the lifetime changes. `run` does not return before the gate is shut and everybody has left.
+        let erased = unsafe { std::mem::transmute::<*const Task<'_>, *const Task<'static>>(task) };
+        // SAFETY: the gate is shut and everybody has left, so nobody reads the job.
+        unsafe { *s.job.get() = Job { task: erased, count } };
+        s.next.store(0, Ordering::Relaxed);
+        s.left.store(0, Ordering::Relaxed);
+        let number = (s.gate.load(Ordering::Relaxed) & NUMBER).wrapping_add(NEXT);
+        // Either a helper that lies down sees the open gate, or this sees that it sleeps: one order for all.
+        s.gate.store(number | OPEN, Ordering::SeqCst);
+        if s.sleeping.load(Ordering::SeqCst) > 0 {
+            self.wake();
         }
         let mine = catch_unwind(AssertUnwindSafe(|| s.take(task, count, 0)));
         if mine.is_err() {
             s.next.store(count, Ordering::Relaxed);
         }
-        let mut spins = 0usize;
-        while s.busy.load(Ordering::Acquire) > 0 {
-            pause(&mut spins);
+        let inside = (s.gate.fetch_and(!OPEN, Ordering::AcqRel) & INSIDE) / ONE;
+        let mut rounds = 0usize;
+        while s.left.load(Ordering::Acquire) < inside {
+            rounds += 1;
+            // Where there are fewer processors than workers, somebody must make way.
+            if rounds.is_multiple_of(ROUNDS) {
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
         }
         let theirs = lock(&s.panic).take();
         drop(turn);
         if let Some(e) = mine.err().or(theirs) {
             resume_unwind(e);
         }
-    }
-}
-
-fn pause(spins: &mut usize) {
-    *spins += 1;
-    // Where there are fewer cores than workers, somebody must make way.
-    if spins.is_multiple_of(1024) {
-        std::thread::yield_now();
-    } else {
-        std::hint::spin_loop();
     }
 }
 
@@ -154,33 +202,65 @@ impl Shared {
         }
     }
 
+    /// Whether the gate is open for another job than the one seen last.
+    fn invites(gate: usize, seen: usize) -> bool {
+        gate & OPEN != 0 && gate & NUMBER != seen
+    }
+
+    /// Goes through the gate, if it is open for another job than the one seen last, which becomes that one.
+    fn enter(&self, seen: &mut usize) -> bool {
+        let mut gate = self.gate.load(Ordering::Relaxed);
+        while Self::invites(gate, *seen) {
+            match self.gate.compare_exchange_weak(gate, gate + ONE, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => {
+                    *seen = gate & NUMBER;
+                    return true;
+                }
+                Err(now) => gate = now,
+            }
+        }
+        false
+    }
+
+    /// Waits for a job and goes in; false when the pool ends.
+    fn wait(&self, worker: usize, seen: &mut usize) -> bool {
+        let begun = Instant::now();
+        while begun.elapsed() < SPIN {
+            for _ in 0..ROUNDS {
+                if self.enter(seen) {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            std::thread::yield_now();
+        }
+        let mut parked = lock(&self.parked);
+        let lies =
+            |yes| self.beds.get(worker - 1).into_iter().for_each(|b| b.taken.store(yes, Ordering::Relaxed));
+        lies(true);
+        self.sleeping.fetch_add(1, Ordering::SeqCst);
+        // Of a job that began and ended meanwhile nothing is left to do.
+        while !Self::invites(self.gate.load(Ordering::SeqCst), *seen) && !self.stop.load(Ordering::Relaxed) {
+            parked = self.wake.wait(parked).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.sleeping.fetch_sub(1, Ordering::Relaxed);
+        lies(false);
+        drop(parked);
+        self.enter(seen) || !self.stop.load(Ordering::Relaxed) && self.wait(worker, seen)
+    }
+
     fn serve(&self, worker: usize) {
         let mut seen = 0;
-        loop {
-            let mut spins = 0;
-            while self.epoch.load(Ordering::Acquire) == seen && spins < SPINS {
-                pause(&mut spins);
-            }
-            let (task, count) = {
-                let mut job = lock(&self.job);
-                while self.epoch.load(Ordering::Acquire) == seen {
-                    if self.stop.load(Ordering::Relaxed) {
-                        return;
-                    }
-                    self.sleeping.fetch_add(1, Ordering::Relaxed);
-                    job = self.wake.wait(job).unwrap_or_else(PoisonError::into_inner);
-                    self.sleeping.fetch_sub(1, Ordering::Relaxed);
-                }
-                seen = self.epoch.load(Ordering::Acquire);
-                (job.task, job.count)
-            };
-            // SAFETY: the job is under way, and its caller waits until this worker has counted itself out of `busy`.
+        while self.wait(worker, &mut seen) {
+            // SAFETY: the gate was open, so the job is written, and stays as it is until this worker has left.
+            let Job { task, count } = unsafe { *self.job.get() };
+            // SAFETY: the job is under way, and its caller waits until this worker has left.
             let task = unsafe { &*task };
             if let Err(e) = catch_unwind(AssertUnwindSafe(|| self.take(task, count, worker))) {
                 self.next.store(count, Ordering::Relaxed);
                 *lock(&self.panic) = Some(e);
             }
-            self.busy.fetch_sub(1, Ordering::Release);
+            self.left.fetch_add(1, Ordering::Release);
         }
     }
 }
@@ -188,7 +268,7 @@ impl Shared {
 impl Drop for Pool {
     fn drop(&mut self) {
         {
-            let _job = lock(&self.shared.job);
+            let _parked = lock(&self.shared.parked);
             self.shared.stop.store(true, Ordering::Relaxed);
             self.shared.wake.notify_all();
         }
@@ -202,6 +282,57 @@ impl Drop for Pool {
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Pool({} threads)", self.threads())
+    }
+}
+
+/// On which processor a thread runs and may run, where the system tells.
+#[cfg(target_os = "linux")]
+mod place {
+    use std::ffi::c_int;
+    use std::os::unix::thread::{JoinHandleExt, RawPthread};
+    use std::thread::JoinHandle;
+
+    /// A bit for each processor; systems with more of them refuse to fill it.
+    type Set = [u64; 16];
+
+    unsafe extern "C" {
+        safe fn sched_getcpu() -> c_int;
+        fn pthread_getaffinity_np(thread: RawPthread, bytes: usize, set: *mut Set) -> c_int;
+        fn pthread_setaffinity_np(thread: RawPthread, bytes: usize, set: *const Set) -> c_int;
+    }
+
+    /// The processor that runs this.
+    pub fn current() -> usize {
+        usize::try_from(sched_getcpu()).unwrap_or(usize::MAX)
+    }
+
+    /// Lets a thread run on a processor or keeps it off; says whether that changed anything. A thread keeps its last one.
+    pub fn allow(thread: &JoinHandle<()>, processor: usize, allowed: bool) -> bool {
+        let (id, mut set) = (thread.as_pthread_t(), Set::default());
+        // SAFETY: the thread has not been joined, and the set has as many bytes.
+        if unsafe { pthread_getaffinity_np(id, size_of::<Set>(), &mut set) } != 0 {
+            return false;
+        }
+        let (Some(word), bit) = (set.get_mut(processor / 64), 1 << (processor % 64)) else { return false };
+        if (*word & bit != 0) == allowed {
+            return false;
+        }
+        *word ^= bit;
+        // SAFETY: as above.
+        set != Set::default() && unsafe { pthread_setaffinity_np(id, size_of::<Set>(), &set) } == 0
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod place {
+    use std::thread::JoinHandle;
+
+    pub fn current() -> usize {
+        usize::MAX
+    }
+
+    pub fn allow(_: &JoinHandle<()>, _: usize, _: bool) -> bool {
+        false
     }
 }
 
@@ -239,6 +370,28 @@ mod tests {
             }
         });
         assert_eq!(sum.into_inner(), 3 * 100 * 5 * 6);
+    }
+
+    #[test]
+    fn parked_helpers_wake_and_may_run_anywhere_again() {
+        let pool = Pool::new(3);
+        for pause in [2, 0, 5, 1] {
+            std::thread::sleep(pause * SPIN);
+            let before = allowed(&pool);
+            let hits = AtomicUsize::new(0);
+            pool.run(64, |_, _| {
+                hits.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(hits.into_inner(), 64);
+            assert_eq!(allowed(&pool), before);
+        }
+    }
+
+    /// Which helpers may run on this processor.
+    fn allowed(pool: &Pool) -> Vec<bool> {
+        let here = place::current();
+        let may = |h: &JoinHandle<()>| place::allow(h, here, false) && place::allow(h, here, true);
+        pool.helpers.iter().map(may).collect()
     }
 
     #[test]

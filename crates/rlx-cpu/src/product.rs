@@ -1,6 +1,6 @@
 //! Matrix products, with what is fused behind them.
 
-use crate::bind::{Cx, Ready, Setting};
+use crate::bind::{Cx, Ready, Setting, no_memory};
 use crate::region::{self, BoundRegion};
 use rlx_compile::program::{Arg, Kernel, Product, SizeId, fault};
 use rlx_ir::{Code, DType, Error, Result};
@@ -39,21 +39,22 @@ impl Form {
                 .collect()
         };
         let (lx, ly) = (lead(x), lead(y));
-        let count: usize = lx.iter().map(|a| a.0).product();
-        let batches = (0..count)
-            .map(|i| {
-                let offset = |axes: &[(usize, isize)]| {
-                    let mut rest = i;
-                    let each = axes.iter().rev().map(|(d, s)| {
-                        let at = rest % d.max(&1);
-                        rest /= d.max(&1);
-                        at as isize * s
-                    });
-                    each.sum::<isize>()
-                };
-                BatchOffsets { a: offset(&lx), b: offset(&ly), c: (i * m * cols) as isize }
-            })
-            .collect();
+        // A product without elements has nothing to be found in.
+        let count: usize = if m == 0 || cols == 0 { 0 } else { lx.iter().map(|a| a.0).product() };
+        let mut batches = Vec::new();
+        batches.try_reserve_exact(count).map_err(|_| no_memory())?;
+        batches.extend((0..count).map(|i| {
+            let offset = |axes: &[(usize, isize)]| {
+                let mut rest = i;
+                let each = axes.iter().rev().map(|(d, s)| {
+                    let at = rest % d.max(&1);
+                    rest /= d.max(&1);
+                    at as isize * s
+                });
+                each.sum::<isize>()
+            };
+            BatchOffsets { a: offset(&lx), b: offset(&ly), c: (i * m * cols) as isize }
+        }));
         Ok(Form { m, n: cols, k, a: [am, ak], b: [bk, bn], batches })
     }
 
@@ -138,6 +139,11 @@ pub(crate) fn bind(setting: Setting, sizes: &[i64], kernel: &Kernel, product: &P
             let flops = flops + region.flops;
             let run = move |cx: &Cx<'_>, args: &[Ptr<u8>]| {
                 let [a, b, ..] = args else { return };
+                if form.n == 0 {
+                    // No block will come, but a row without lanes may have something to store.
+                    // SAFETY: as above; no instruction reads what the product would have left.
+                    return unsafe { region.run(cx.pool, &cx.scratch, args) };
+                }
                 let b = right(cx, &form, *b);
                 let sink = Epilogue { region: &region, scratch: cx.scratch, skip, args, rows: form.m };
                 // SAFETY: as above; the region's arguments were checked with the rest.
@@ -146,7 +152,8 @@ pub(crate) fn bind(setting: Setting, sizes: &[i64], kernel: &Kernel, product: &P
                         cx.pool,
                         &cx.scratch,
                         Out::Sink { sink: &sink, whole_rows },
-                    )
+                    );
+                    region.finish(&cx.scratch, skip, args);
                 }
             };
             Ok(Ready { scratch, run: Box::new(run), flops })

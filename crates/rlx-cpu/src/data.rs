@@ -67,7 +67,7 @@ impl Data {
             Data::Shared { shape, .. } => shape,
         }
     }
-    /// The bytes, of the first plane for a packed tensor.
+    /// The bytes; of the first plane for a packed tensor.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Data::Tensor(t) => t.bytes(),
@@ -128,7 +128,7 @@ pub(crate) fn check_fits(
             return wrong(format!("has size {got} at axis {axis}, but {want} is at most {limit}"));
         }
     }
-    if what == "input" && dtype.is_packed() {
+    if dtype.is_packed() {
         let dims: Vec<rlx_ir::Dim> = shape.iter().map(|d| (*d).into()).collect();
         let need = byte_count(dtype, &dims, &Bindings::new())?;
         if need != bytes {

@@ -37,7 +37,8 @@ impl Precision {
 
 fn level(name: &str) -> std::result::Result<Level, String> {
     let have = || Level::available().iter().map(Level::to_string).collect::<Vec<_>>().join(", ");
-    Level::parse(name).ok_or_else(|| format!("no instruction set {name:?}; this machine has {}", have()))
+    let found = Level::parse(name).filter(|l| l.is_available());
+    found.ok_or_else(|| format!("no instruction set {name:?}; this machine has {}", have()))
 }
 
 impl EngineArgs {

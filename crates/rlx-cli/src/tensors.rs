@@ -126,8 +126,16 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     replaced(path, bytes).about(path.display())
 }
 
-/// Writes beside the file, makes sure that it has reached the disk, and moves it into place.
+/// Writes beside the file, makes sure that it has reached the disk, and moves it into place. A link stays, and what it leads
+/// to is replaced; what is no file, such as a pipe or a device, is written to.
 fn replaced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let path = &match fs::metadata(path) {
+        Ok(m) if m.is_file() => fs::canonicalize(path)?,
+        Ok(_) => return OpenOptions::new().write(true).open(path)?.write_all(bytes),
+        // A link that leads nowhere yet.
+        Err(_) if path.is_symlink() => return File::create(path)?.write_all(bytes),
+        Err(_) => path.to_path_buf(),
+    };
     let name = path.file_name().ok_or_else(|| std::io::Error::other("not the name of a file"))?;
     let folder = match path.parent() {
         Some(p) if !p.as_os_str().is_empty() => p,

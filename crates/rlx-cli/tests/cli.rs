@@ -282,3 +282,36 @@ fn help_and_version_go_to_stdout() {
     assert!(works(&["--help"]).contains("inspect"));
     assert!(works(&["--version"]).starts_with("rlx "));
 }
+
+/// Links stay links, and what is no file is written to and stays what it is.
+#[cfg(unix)]
+#[test]
+fn outputs_go_where_the_path_leads() {
+    use std::os::unix::fs::{FileTypeExt, symlink};
+    let f = Folder::new("leads");
+    let graph = f.graph("g.rlx", "graph g { input x: f32[2] output y = x }");
+    let x = f.tensors("x.safetensors", &[("x", &[2], &[1.0, 2.0])]);
+    let run = |out: &str| works(&["run", &graph, "--in", &x, "--out", out]);
+    let (file, link, loose) = (f.path("file"), f.path("link"), f.path("loose"));
+    std::fs::write(&file, "old").unwrap();
+    symlink("file", &link).unwrap();
+    symlink("later", &loose).unwrap();
+    for (link, target) in [(&link, file), (&loose, f.path("later"))] {
+        run(link);
+        assert!(std::fs::symlink_metadata(link).unwrap().is_symlink(), "{link}");
+        assert_eq!(floats(&target, "y"), [1.0, 2.0]);
+    }
+    run("/dev/null");
+    assert!(std::fs::symlink_metadata("/dev/null").unwrap().file_type().is_char_device());
+    let pipe = f.path("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::read(pipe).unwrap()
+    });
+    run(&pipe);
+    let (got, copy) = (reader.join().unwrap(), f.path("copy"));
+    std::fs::write(&copy, got).unwrap();
+    assert_eq!(floats(&copy, "y"), [1.0, 2.0]);
+    assert!(std::fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
+}

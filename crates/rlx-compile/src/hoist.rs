@@ -19,7 +19,8 @@ pub fn hoist(f: &Func) -> Result<(Option<Func>, Func)> {
     };
     let get = |v: &[bool], i: ValueId| v.get(i.0 as usize).copied().unwrap_or(false);
     for p in f.ports.iter().filter(|p| p.kind == PortKind::Param) {
-        set(&mut fixed, p.value, true);
+        // Of what has no size yet there is nothing to compute.
+        set(&mut fixed, p.value, f.ty(p.value)?.symbols().next().is_none());
         set(&mut data, p.value, true);
     }
     for node in &f.nodes {
@@ -73,7 +74,8 @@ pub fn hoist(f: &Func) -> Result<(Option<Func>, Func)> {
     }
     let before = Graph::new(format!("{}.prepare", f.name));
     {
-        let params: Vec<_> = f.ports.iter().filter(|p| p.kind == PortKind::Param).collect();
+        let params: Vec<_> =
+            f.ports.iter().filter(|p| p.kind == PortKind::Param && get(&fixed, p.value)).collect();
         let mut map: HashMap<ValueId, Var<'_>> = HashMap::new();
         for p in params {
             map.insert(p.value, before.port(&p.name, f.ty(p.value)?.clone(), PortKind::Input, None));

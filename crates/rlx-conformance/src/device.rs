@@ -54,6 +54,9 @@ impl Subject {
         let steps = rlx_compile::expand::expand(func, &rlx_cpu::Target).map_err(|e| e.to_string())?;
         let tol = floats(&steps).into_iter().map(limit.tol).fold(0f64, f64::max);
         let all = |want: &[(String, Arr)]| -> std::result::Result<(), String> {
+            if want.len() != got.len() {
+                return Err(format!("{} outputs came, not {}", got.len(), want.len()));
+            }
             for ((name, want), (_, got)) in want.iter().zip(&got) {
                 agree(want, got, tol, limit.floor).map_err(|e| format!("output {name}: {e}"))?;
             }
@@ -122,6 +125,9 @@ pub fn agree(want: &Arr, got: &Tensor, tol: f64, floor: f64) -> std::result::Res
         };
     }
     let (a, b) = (want.f64s(), got.to_f64s().unwrap_or_default());
+    if a.len() != b.len() {
+        return Err(format!("{} elements came, not {}", b.len(), a.len()));
+    }
     let scale = a.iter().filter(|x| x.is_finite()).fold(floor, |m, x| m.max(x.abs()));
     let tiny = match got.dtype() {
         DType::F64 => 1e-300,

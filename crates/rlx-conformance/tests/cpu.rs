@@ -33,7 +33,8 @@ fn samples(subject: &Subject, dtype: DType, gradient: bool) {
                     count += 1;
                     subject.check(&f, &data, &limit)
                 }
-                _ => Ok(()),
+                Ok(_) => Ok(()),
+                Err(e) => Err(format!("gradient: {e}")),
             }
         });
         if let Err(e) = result {

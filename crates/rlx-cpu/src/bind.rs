@@ -205,7 +205,8 @@ fn bind_call(loaded: &Loaded, sizes: &[i64], layout: &Layout, c: &Call) -> Resul
             (low, high) = (low.saturating_add(reach.min(0)), high.saturating_add(reach.max(0)));
         }
         let index = indexed(kernel, k as u32, &size);
-        high = high.saturating_add(index.unwrap_or(0));
+        let (below, beyond) = index.unwrap_or_default();
+        (low, high) = (low.saturating_add(below), high.saturating_add(beyond));
         let empty = empty || index.is_none();
         if !empty && (low < 0 || high >= len) && !s.dtype.is_packed() {
             let text = format!("elements {low} to {high} of {len} are out of range at these sizes");
@@ -225,14 +226,19 @@ fn bind_call(loaded: &Loaded, sizes: &[i64], layout: &Layout, c: &Call) -> Resul
     Ok(BoundCall { kernel: c.kernel as usize, args })
 }
 
-/// How far an index reaches into an argument beyond its strides; `None` if there is nothing to find there.
-fn indexed(kernel: &Kernel, arg: u32, size: &dyn Fn(rlx_compile::program::SizeId) -> i64) -> Option<i64> {
-    kernel.work.regions().flat_map(|r| &r.code).try_fold(0, |far, i| match i {
+/// How far an index reaches into an argument beyond its strides, down and up; `None` if there is nothing to find there.
+fn indexed(
+    kernel: &Kernel,
+    arg: u32,
+    size: &dyn Fn(rlx_compile::program::SizeId) -> i64,
+) -> Option<(i64, i64)> {
+    kernel.work.regions().flat_map(|r| &r.code).try_fold((0i64, 0i64), |(low, high), i| match i {
         Inst::Take { arg: a, len, .. } if *a == arg && size(*len) == 0 => None,
         Inst::Take { arg: a, stride, len, .. } if *a == arg => {
-            Some(far.max((size(*len) - 1).saturating_mul(size(*stride))))
+            let far = (size(*len) - 1).saturating_mul(size(*stride));
+            Some((low.min(far), high.max(far)))
         }
-        _ => Some(far),
+        _ => Some((low, high)),
     })
 }
 

@@ -67,7 +67,7 @@ impl Data {
             Data::Shared { shape, .. } => shape,
         }
     }
-    /// The bytes, of the first plane for a packed tensor.
+    /// The bytes; of the first plane for a packed tensor.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Data::Tensor(t) => t.bytes(),

@@ -7,7 +7,7 @@ use crate::data::{
 use crate::kernels::pack_weights;
 use crate::product;
 use crate::profile::{Profile, Recorder};
-use rlx_compile::program::{Named, Program, SlotId, Work};
+use rlx_compile::program::{Named, Program, SlotId, Work, fault};
 use rlx_ir::dim::Bindings;
 use rlx_ir::op::Step;
 use rlx_ir::{Code, DType, Error, Result, Tensor, Type};
@@ -95,19 +95,49 @@ impl rlx_compile::Target for Target {
 }
 
 /// A param where kernels can read it.
-enum Kept {
+struct Kept {
+    shape: Vec<usize>,
+    /// The address of its bytes. It is asked for once: who shares bytes may give others, or fewer, the next time.
+    ptr: Ptr<u8>,
+    _owner: Owner,
+}
+
+/// What keeps the bytes of a param.
+enum Owner {
     /// As it was given.
-    Given(Data),
+    Given { _data: Data },
     /// Copied, because it was packed or not aligned.
-    Copied(Buffer),
+    Copied { _buffer: Buffer },
 }
 
 impl Kept {
-    fn ptr(&self) -> Ptr<u8> {
-        match self {
-            Kept::Given(d) => Ptr(d.bytes().as_ptr().cast_mut()),
-            Kept::Copied(b) => Ptr(b.ptr()),
+    fn new(port: &Named, limits: &[Option<usize>], data: Data) -> Result<Kept> {
+        let shape = data.shape().to_vec();
+        let copied = match &data {
+            Data::Tensor(t) if t.dtype().is_packed() => Some(contiguous(t).ok_or_else(no_memory)?),
+            _ => None,
+        };
+        let bytes = copied.as_ref().map_or_else(|| data.bytes(), Buffer::bytes);
+        check_fits("param", port, limits, data.dtype(), &shape, bytes.len())?;
+        if port.dtype.is_packed() {
+            check_planes("param", &port.name, port.dtype, &shape, bytes.len())?;
         }
+        let ptr = Ptr(bytes.as_ptr().cast_mut());
+        if let Some(b) = copied {
+            return Ok(Kept { shape, ptr, _owner: Owner::Copied { _buffer: b } });
+        }
+        if is_aligned(bytes, port.dtype) {
+            // The data moves, but what it keeps stays where it is as long as somebody shares it.
+            return Ok(Kept { shape, ptr, _owner: Owner::Given { _data: data } });
+        }
+        let mut b = Buffer::try_new(bytes.len()).ok_or_else(no_memory)?;
+        b.bytes_mut().copy_from_slice(bytes);
+        Ok(Kept { shape, ptr: Ptr(b.ptr()), _owner: Owner::Copied { _buffer: b } })
+    }
+
+    /// The address of a param; none for one that is not set.
+    fn address(this: &Option<Kept>) -> Ptr<u8> {
+        this.as_ref().map_or(Ptr(std::ptr::null_mut()), |k| k.ptr)
     }
 }
 
@@ -152,7 +182,7 @@ const PLANS: usize = 16;
 type Shapes = Arc<Vec<(Vec<usize>, usize)>>;
 
 struct Planned {
-    /// The sizes of all inputs, one behind the other; of packed ones the bytes too.
+    /// The sizes of all inputs (of packed ones the bytes too) and of the params that have symbols, one behind the other.
     key: Vec<usize>,
     bound: Arc<Bound>,
     outputs: Shapes,
@@ -170,6 +200,8 @@ pub struct Executable {
     params: RwLock<Params>,
     /// The largest sizes of each input.
     limits: Vec<Vec<Option<usize>>>,
+    /// The params whose sizes are not all constants.
+    symbolic: Vec<usize>,
     plans: Mutex<(u64, Vec<Planned>)>,
     contexts: Mutex<Vec<Context>>,
 }
@@ -219,6 +251,9 @@ impl Executable {
             weights,
             params: RwLock::new(params),
             limits: p.inputs.iter().map(limits).collect(),
+            symbolic: (0..p.params.len())
+                .filter(|k| p.params.get(*k).is_some_and(|n| n.shape.iter().any(|d| !d.is_const())))
+                .collect(),
             plans: Mutex::new((0, Vec::new())),
             contexts: Mutex::new(Vec::new()),
             loaded,
@@ -249,20 +284,7 @@ impl Executable {
             Error::new(Code::UnknownName, text)
         })?;
         let param = list.get(k).ok_or_else(|| Error::new(Code::Verify, "a param is missing"))?;
-        check_fits("param", param, &[], data.dtype(), data.shape(), data.bytes().len())?;
-        if let (true, Data::Shared { dtype, shape, .. }) = (param.dtype.is_packed(), &data) {
-            check_planes("param", &param.name, *dtype, shape, data.bytes().len())?;
-        }
-        let aligned = is_aligned(data.bytes(), param.dtype);
-        let kept = match &data {
-            Data::Tensor(t) if t.dtype().is_packed() => Kept::Copied(contiguous(t).ok_or_else(no_memory)?),
-            d if !aligned => {
-                let mut b = Buffer::try_new(d.bytes().len()).ok_or_else(no_memory)?;
-                b.bytes_mut().copy_from_slice(d.bytes());
-                Kept::Copied(b)
-            }
-            _ => Kept::Given(data),
-        };
+        let kept = Kept::new(param, &limits(param), data)?;
         let mut params = self.params.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(slot) = params.given.get_mut(k) {
             *slot = Some(kept);
@@ -303,9 +325,13 @@ impl Executable {
             return Ok(());
         }
         let bindings = Bindings::new();
-        let given: Vec<Ptr<u8>> =
-            params.given.iter().map(|g| g.as_ref().map_or(Ptr(std::ptr::null_mut()), Kept::ptr)).collect();
+        let given: Vec<Ptr<u8>> = params.given.iter().map(Kept::address).collect();
         if let Some(p) = &self.prepare {
+            let list = &self.loaded.program.params;
+            let place = |n: &Named| list.iter().position(|p| p.name == n.name);
+            let address = |n: &Named| place(n).and_then(|k| given.get(k).copied());
+            let inputs: Option<Vec<Ptr<u8>>> = p.program.inputs.iter().map(address).collect();
+            let inputs = inputs.ok_or_else(|| fault("a param is missing"))?;
             let bound = Bound::new(p, self.setting, &bindings)?;
             let mut outs = Vec::new();
             for n in &p.program.outputs {
@@ -316,7 +342,7 @@ impl Executable {
             let outputs: Vec<Ptr<u8>> = outs.iter().map(|b| Ptr(b.ptr())).collect();
             let io = Io {
                 arena: Ptr(context.arena.ptr()),
-                inputs: &given,
+                inputs: &inputs,
                 params: &[],
                 prepared: &[],
                 outputs: &outputs,
@@ -361,7 +387,9 @@ impl Executable {
             let symbols: Bindings = p.symbols.iter().map(|s| (s, 0)).collect();
             let Some(y) = kernel.args.get(at) else { continue };
             let constant = |id: &rlx_compile::program::SizeId| p.sizes.dim(*id).is_const();
-            if !y.shape.iter().skip(batch).all(constant)
+            // Of a param that is larger than what is set now, part could be missing.
+            if !p.slot(*slot)?.shape.iter().all(constant)
+                || !y.shape.iter().skip(batch).all(constant)
                 || !y.strides.iter().all(constant)
                 || !constant(offset)
             {
@@ -418,52 +446,68 @@ impl Executable {
         lock(&self.plans).1.len()
     }
 
-    /// The plan for inputs of these shapes.
-    fn planned(&self, inputs: &Inputs<'_, '_>) -> Result<(Arc<Bound>, Shapes)> {
+    /// Whether a plan is kept for inputs of these shapes.
+    pub fn has_plan(&self, inputs: &[(&str, View<'_>)]) -> bool {
+        let params = self.params.read().unwrap_or_else(PoisonError::into_inner);
+        let inputs = Inputs(inputs);
+        lock(&self.plans).1.iter().any(|p| p.key.iter().copied().eq(self.key(&inputs, &params)))
+    }
+
+    /// What plans are found by: one size for each axis, so that only a param that is not set yet needs a mark.
+    fn key<'s>(&'s self, inputs: &'s Inputs<'_, '_>, params: &'s Params) -> impl Iterator<Item = usize> + 's {
+        let given = self.ordered(inputs).flat_map(|(_, v)| {
+            let bytes = v.dtype.is_packed().then_some(v.bytes.len());
+            v.shape.iter().copied().chain(bytes).chain([usize::MAX])
+        });
+        let kept = self.symbolic.iter().flat_map(|k| {
+            let shape = params.given.get(*k).and_then(Option::as_ref).map(|p| p.shape.as_slice());
+            shape.unwrap_or(&[usize::MAX]).iter().copied()
+        });
+        given.chain(kept)
+    }
+
+    /// The plan for inputs and params of these shapes.
+    fn planned(&self, inputs: &Inputs<'_, '_>, params: &Params) -> Result<(Arc<Bound>, Shapes)> {
         let mut plans = lock(&self.plans);
         plans.0 += 1;
         let now = plans.0;
-        let sizes = || {
-            self.ordered(inputs).flat_map(|(_, v)| {
-                let bytes = v.dtype.is_packed().then_some(v.bytes.len());
-                v.shape.iter().copied().chain(bytes).chain([usize::MAX])
-            })
-        };
-        if let Some(p) = plans.1.iter_mut().find(|p| p.key.iter().copied().eq(sizes())) {
+        if let Some(p) = plans.1.iter_mut().find(|p| p.key.iter().copied().eq(self.key(inputs, params))) {
             p.used = now;
             return Ok((p.bound.clone(), p.outputs.clone()));
         }
         let program = &self.loaded.program;
         let mut bindings = Bindings::new();
-        let mut left: Vec<(&Named, usize, i64)> = Vec::new();
-        for (n, v) in self.ordered(inputs) {
-            if v.dtype.is_packed() {
-                check_planes("input", &n.name, v.dtype, v.shape, v.bytes.len())?;
-            }
-            left.extend(
-                (0..n.shape.len())
-                    .zip(v.shape)
-                    .map(|(axis, d)| (n, axis, i64::try_from(*d).unwrap_or(i64::MAX))),
-            );
+        let mut left: Vec<(&str, &Named, usize, i64)> = Vec::new();
+        for (n, v) in self.ordered(inputs).filter(|(_, v)| v.dtype.is_packed()) {
+            check_planes("input", &n.name, v.dtype, v.shape, v.bytes.len())?;
+        }
+        let given = self.ordered(inputs).map(|(n, v)| ("input", n, v.shape));
+        let kept = self.symbolic.iter().filter_map(|k| {
+            let shape = params.given.get(*k)?.as_ref()?.shape.as_slice();
+            Some(("param", program.params.get(*k)?, shape))
+        });
+        for (what, n, shape) in given.chain(kept) {
+            let sizes = shape.iter().map(|d| i64::try_from(*d).unwrap_or(i64::MAX));
+            left.extend(sizes.enumerate().map(|(axis, d)| (what, n, axis, d)));
         }
         // A size may need another one's symbol first.
         loop {
             let before = left.len();
             let mut failed = None;
-            left.retain(|(n, axis, size)| {
+            left.retain(|(what, n, axis, size)| {
                 let Some(d) = n.shape.get(*axis) else { return false };
                 match d.solve(*size, &mut bindings) {
                     Ok(()) => false,
                     Err(e) => {
-                        failed.get_or_insert((n.name.clone(), *axis, e));
+                        failed.get_or_insert((*what, n.name.clone(), *axis, e));
                         true
                     }
                 }
             });
             match failed {
                 None => break,
-                Some((name, axis, e)) if left.len() == before => {
-                    let text = format!("axis {axis} of input {name:?}: {e}");
+                Some((what, name, axis, e)) if left.len() == before => {
+                    let text = format!("axis {axis} of {what} {name:?}: {e}");
                     return Err(Error::new(Code::BadInput, text).axis(axis));
                 }
                 _ => {}
@@ -484,7 +528,7 @@ impl Executable {
             plans.1.swap_remove(oldest);
         }
         plans.1.push(Planned {
-            key: sizes().collect(),
+            key: self.key(inputs, params).collect(),
             bound: bound.clone(),
             outputs: outputs.clone(),
             used: now,
@@ -531,7 +575,8 @@ impl Executable {
     pub fn output_shapes(&self, inputs: &[(&str, View<'_>)]) -> Result<Vec<Vec<usize>>> {
         let inputs = Inputs(inputs);
         self.check(&inputs)?;
-        Ok(self.planned(&inputs)?.1.iter().map(|(shape, _)| shape.clone()).collect())
+        let params = self.params.read().unwrap_or_else(PoisonError::into_inner);
+        Ok(self.planned(&inputs, &params)?.1.iter().map(|(shape, _)| shape.clone()).collect())
     }
 
     /// Runs the program; every output is a new tensor.
@@ -547,7 +592,8 @@ impl Executable {
     ) -> Result<(Vec<(String, Tensor)>, Profile)> {
         let inputs = Inputs(inputs);
         self.check(&inputs)?;
-        let (bound, shapes) = self.planned(&inputs)?;
+        let params = self.ready_params()?;
+        let (bound, shapes) = self.planned(&inputs, &params)?;
         let program = &self.loaded.program;
         let mut planes: Vec<Arc<[std::mem::MaybeUninit<u8>]>> = Vec::new();
         for (_, bytes) in shapes.iter() {
@@ -565,7 +611,7 @@ impl Executable {
                 .map(|p| Ptr(Arc::get_mut(p).map_or(std::ptr::null_mut(), |p| p.as_mut_ptr().cast())));
             let watch: Option<&mut dyn Watch> = if profile { Some(&mut recorder) } else { None };
             // SAFETY: the outputs were just made, of the sizes that the program says.
-            unsafe { self.go(&bound, &inputs, outputs, watch)? };
+            unsafe { self.go(&bound, &params, &inputs, outputs, watch)? };
         }
         recorder.profile.total = recorder.began.elapsed();
         let mut out = Vec::new();
@@ -583,7 +629,8 @@ impl Executable {
     pub fn run_into(&self, inputs: &[(&str, View<'_>)], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         let inputs = Inputs(inputs);
         self.check(&inputs)?;
-        let (bound, shapes) = self.planned(&inputs)?;
+        let params = self.ready_params()?;
+        let (bound, shapes) = self.planned(&inputs, &params)?;
         let program = &self.loaded.program;
         if outputs.len() != program.outputs.len() {
             let text =
@@ -605,19 +652,20 @@ impl Executable {
             }
         }
         // SAFETY: the outputs are exclusive borrows of the sizes that were just checked.
-        unsafe { self.go(&bound, &inputs, outputs.iter_mut().map(|o| Ptr(o.bytes.as_mut_ptr())), None) }
+        let outputs = outputs.iter_mut().map(|o| Ptr(o.bytes.as_mut_ptr()));
+        unsafe { self.go(&bound, &params, &inputs, outputs, None) }
     }
 
     /// # Safety
-    /// The outputs are valid for the sizes of the program and overlap nothing.
+    /// The outputs are valid for the sizes of the program and overlap nothing; the plan is that of these inputs and params.
     unsafe fn go(
         &self,
         bound: &Arc<Bound>,
+        params: &Params,
         inputs: &Inputs<'_, '_>,
         outputs: impl Iterator<Item = Ptr<u8>>,
         watch: Option<&mut dyn Watch>,
     ) -> Result<()> {
-        let params = self.ready_params()?;
         let threads = self.setting.threads;
         let mut context = match lock(&self.contexts).pop() {
             Some(c) => c,
@@ -643,7 +691,7 @@ impl Executable {
         context.outputs.clear();
         context.outputs.extend(outputs);
         context.params.clear();
-        let addresses = params.given.iter().map(|g| g.as_ref().map_or(Ptr(std::ptr::null_mut()), Kept::ptr));
+        let addresses = params.given.iter().map(Kept::address);
         context.params.extend(addresses.chain(params.prepared.iter().map(|b| Ptr(b.ptr()))));
         let mut table = std::mem::take(&mut context.table);
         let (given, prepared) = context.params.split_at(params.given.len());

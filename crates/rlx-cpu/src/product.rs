@@ -1,6 +1,6 @@
 //! Matrix products, with what is fused behind them and in front of their left operand.
 
-use crate::bind::{Cx, Packed, Ready, Setting};
+use crate::bind::{Cx, Packed, Ready, Setting, no_memory};
 use crate::epilogue::Epilogue;
 use crate::prologue::Prologue;
 use crate::region;
@@ -44,21 +44,22 @@ impl Form {
             axes.iter().take(product.batch).copied().collect()
         };
         let (lx, ly) = (lead(&x), lead(&y));
-        let count: usize = lx.iter().map(|a| a.0).product();
-        let batches = (0..count)
-            .map(|i| {
-                let offset = |axes: &[(usize, isize)]| {
-                    let mut rest = i;
-                    let each = axes.iter().rev().map(|(d, s)| {
-                        let at = rest % d.max(&1);
-                        rest /= d.max(&1);
-                        at as isize * s
-                    });
-                    each.sum::<isize>()
-                };
-                BatchOffsets { a: offset(&lx), b: offset(&ly), c: (i * m * cols) as isize }
-            })
-            .collect();
+        // A product without elements has nothing to be found in.
+        let count: usize = if m == 0 || cols == 0 { 0 } else { lx.iter().map(|a| a.0).product() };
+        let mut batches = Vec::new();
+        batches.try_reserve_exact(count).map_err(|_| no_memory())?;
+        batches.extend((0..count).map(|i| {
+            let offset = |axes: &[(usize, isize)]| {
+                let mut rest = i;
+                let each = axes.iter().rev().map(|(d, s)| {
+                    let at = rest % d.max(&1);
+                    rest /= d.max(&1);
+                    at as isize * s
+                });
+                each.sum::<isize>()
+            };
+            BatchOffsets { a: offset(&lx), b: offset(&ly), c: (i * m * cols) as isize }
+        }));
         Ok(Form { m, n: cols, k, a: [am, ak], b: [bk, bn], batches })
     }
 

@@ -215,3 +215,15 @@ fn pow() {
 fn atan2() {
     check2("atan2", math::atan2, double::atan2, 0.51);
 }
+
+/// A level that the machine has not is refused, whatever the build: its instructions would end the process, or worse.
+#[test]
+fn a_missing_level_is_refused() {
+    let all = [Level::Baseline, Level::Neon, Level::Avx2, Level::Avx512];
+    for level in all.into_iter().filter(|l| !l.is_available()) {
+        let panics = |f: fn(Level)| std::panic::catch_unwind(|| f(level)).is_err();
+        assert!(panics(|l| math::exp(l, &mut [0.0], &[1.0])), "{level}");
+        assert!(panics(|l| math::pow(l, &mut [0.0], &[1.0], &[1.0])), "{level}");
+        assert!(panics(|l| math::atan2(l, &mut [0.0], &[1.0], &[1.0])), "{level}");
+    }
+}

@@ -144,6 +144,82 @@ fn unused_params_can_be_set() {
     assert_eq!(m.run()["y"].len(), 4);
 }
 
+/// A param whose sizes are symbols: they are those of the inputs, or known from the param alone.
+#[test]
+fn sizes_of_params_are_checked() {
+    let g = Graph::new("symbols");
+    let x = g.input("x", DType::F32, [2.into(), dim("n", 16)]);
+    let w = g.param("w", DType::F32, [dim("n", 16)]);
+    let v = g.param("v", DType::F32, [dim("m", 8), 4.into()]);
+    g.output("y", x + w);
+    g.output("total", v.sum(&[0, 1], false));
+    g.output("product", v.matmul(v.t()));
+    let f = g.finish().unwrap();
+    let e = rlx::compile_with(&f, Device::Cpu, &options(2)).unwrap();
+    let run = |n: usize| e.run(&[("x", &common::floats(&[2, n]))]);
+    e.params().set("v", common::floats(&[3, 4])).unwrap();
+    e.params().set("w", common::floats(&[1])).unwrap();
+    let error = run(16).unwrap_err();
+    assert!(error.code() == Code::BadInput && error.to_string().contains("\"w\""), "{error}");
+    assert_eq!(run(1).unwrap()["y"].len(), 2);
+    for (n, m) in [(16, 3), (5, 8), (5, 1), (0, 0), (16, 3)] {
+        let (w, v) = (common::floats(&[n]), common::floats(&[m, 4]));
+        e.params().set("w", w.clone()).unwrap();
+        e.params().set("v", v.clone()).unwrap();
+        let x = common::floats(&[2, n]);
+        let data = [("x", &x), ("w", &w), ("v", &v)];
+        let got = run(n).unwrap();
+        for (name, want) in rlx::eval(&f, &data, &rlx::Options::default()).unwrap() {
+            rlx_conformance::device::agree(&want, &got[name.as_str()], 1e-5, 0.0)
+                .unwrap_or_else(|e| panic!("{name} at {n}, {m}: {e}"));
+        }
+    }
+    let error = e.params().set("w", common::floats(&[17])).unwrap_err();
+    assert!(error.code() == Code::BadInput && error.to_string().contains("at most 16"), "{error}");
+    assert!(run(7).is_err());
+}
+
+/// Bytes that become fewer from one look to the next.
+struct Shrinking(Vec<u8>, std::sync::atomic::AtomicUsize);
+
+impl AsRef<[u8]> for Shrinking {
+    fn as_ref(&self) -> &[u8] {
+        let looks = self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if looks == 0 { &self.0 } else { &[] }
+    }
+}
+
+#[test]
+fn shared_bytes_are_looked_at_once() {
+    let g = Graph::new("scale");
+    g.output("y", g.input("x", DType::F32, [32]) * g.param("w", DType::F32, [32]));
+    let e = rlx::compile_with(&g, Device::Cpu, &options(1)).unwrap();
+    let owner = Arc::new(Shrinking(common::floats(&[32]).bytes().to_vec(), 0.into()));
+    e.params()
+        .set_data("w", Data::Shared { dtype: DType::F32, shape: vec![32], owner, range: 0..128 })
+        .unwrap();
+    let out = e.run(&[("x", &common::floats(&[32]))]).unwrap()["y"].to_vec::<f32>().unwrap();
+    assert!(out.iter().enumerate().all(|(i, y)| *y == (i * i) as f32), "{out:?}");
+}
+
+#[test]
+fn packed_params_that_are_shared_are_as_long_as_their_shape_says() {
+    let text = "graph packed { param w: packed<q8_0>[4,64] y = dequantize(w) output y = y }";
+    let f = rlx::text::parse(text).unwrap_or_else(|e| panic!("{e}"));
+    let e = rlx::compile_with(&f, Device::Cpu, &options(1)).unwrap();
+    let dtype = f.port_types().unwrap()[0].dtype;
+    let whole = 4 * 64 / 32 * 34; // 272, padded to 320
+    for bytes in [0, 64, whole, 319, 321] {
+        let owner = Arc::new(vec![0u8; bytes]);
+        let data = Data::Shared { dtype, shape: vec![4, 64], owner, range: 0..bytes };
+        let error = e.params().set_data("w", data).unwrap_err();
+        assert!(error.code() == Code::BadInput && error.to_string().contains("320"), "{bytes}: {error}");
+    }
+    let data = Data::Shared { dtype, shape: vec![4, 64], owner: Arc::new(vec![0u8; 320]), range: 0..320 };
+    e.params().set_data("w", data).unwrap();
+    assert_eq!(e.run(&[]).unwrap()["y"].to_vec::<f32>().unwrap(), [0.0; 256]);
+}
+
 /// The largest element.
 fn top(t: &Tensor) -> f64 {
     t.to_f64s().unwrap().iter().fold(0f64, |m, x| m.max(x.abs()))

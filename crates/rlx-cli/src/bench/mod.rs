@@ -122,11 +122,24 @@ fn progress(text: &str) {
 struct Taken {
     least: Duration,
     median: Duration,
+    /// Arithmetic operations of a run, and the bytes that its calls read and write, if they were asked for.
+    flops: f64,
+    bytes: f64,
 }
 
 fn one(case: &Case<'_>, device: Device, options: &CompileOptions) -> Result<Taken> {
     let (func, data) = (case.make)()?;
     let ready = ready(&func, device, options, &data)?;
+    let taken = timed(&ready)?;
+    if !case.work.iter().any(|w| matches!(w, Work::Runs)) {
+        return Ok(taken);
+    }
+    let calls = ready.exe.profile(&ready.inputs)?.1.calls;
+    let sum = |of: &dyn Fn(&rlx::Timed) -> u64| calls.iter().map(|c| of(c) as f64).sum();
+    Ok(Taken { flops: sum(&|c| c.flops), bytes: sum(&|c| c.bytes), ..taken })
+}
+
+fn timed(ready: &Ready<'_>) -> Result<Taken> {
     // The first run packs the params, and says how large the outputs are.
     let outputs = ready.exe.run(&ready.inputs)?;
     let packed = ready.inputs.iter().map(|(_, t)| t.dtype()).chain(outputs.iter().map(|(_, t)| t.dtype()));
@@ -139,7 +152,7 @@ fn one(case: &Case<'_>, device: Device, options: &CompileOptions) -> Result<Take
     let shapes: Vec<(DType, Vec<usize>, usize)> =
         outputs.iter().map(|(_, t)| (t.dtype(), t.shape().to_vec(), t.bytes().len())).collect();
     drop(outputs);
-    into_memory(&ready, &shapes)
+    into_memory(ready, &shapes)
 }
 
 /// Runs into the same memory again and again: no run asks for any.
@@ -181,7 +194,7 @@ fn measure(mut run: impl FnMut() -> Result<()>) -> Result<Taken> {
     }
     times.sort_unstable();
     let at = |i: usize| times.get(i).copied().unwrap_or_default();
-    Ok(Taken { least: at(0), median: at(times.len() / 2) })
+    Ok(Taken { least: at(0), median: at(times.len() / 2), flops: 0.0, bytes: 0.0 })
 }
 
 fn report(
@@ -197,11 +210,15 @@ fn report(
     let rates: Vec<(&str, f64, &str)> = case
         .work
         .iter()
-        .map(|w| match w {
-            Work::Flops(n) => ("gflops", per(*n, 1e9), "GFLOP/s"),
-            Work::Bytes(n) => ("gbps", per(*n, 1e9), "GB/s"),
-            Work::Tokens(n) => ("tokens_per_s", per(*n, 1.0), "tokens/s"),
-            Work::Runs => ("runs_per_s", per(1.0, 1.0), "runs/s"),
+        .flat_map(|w| match w {
+            Work::Flops(n) => vec![("gflops", per(*n, 1e9), "GFLOP/s")],
+            Work::Bytes(n) => vec![("gbps", per(*n, 1e9), "GB/s")],
+            Work::Tokens(n) => vec![("tokens_per_s", per(*n, 1.0), "tokens/s")],
+            Work::Runs => vec![
+                ("runs_per_s", per(1.0, 1.0), "runs/s"),
+                ("gflops", per(t.flops, 1e9), "GFLOP/s"),
+                ("gbps", per(t.bytes, 1e9), "GB/s"),
+            ],
         })
         .collect();
     if !args.json {

@@ -46,7 +46,7 @@ pub(crate) fn store_of(d: DType) -> Result<Store> {
     })
 }
 
-fn fold_of(f: Fold) -> tile::Fold {
+pub(super) fn fold_of(f: Fold) -> tile::Fold {
     match f {
         Fold::Sum => tile::Fold::Sum,
         Fold::Prod => tile::Fold::Prod,
@@ -203,13 +203,16 @@ pub fn bind(
         _ => (TILE_BYTES / (8 * out.tiles.max(1))).clamp(128, 2048) / 64 * 64,
     };
     out.grain = (TASK / work).clamp(2048, TASK);
+    if out.mode != Mode::Resident {
+        out.grain = out.grain / out.tile * out.tile; // no tile is larger than the least of these
+    }
     if !front {
         out.copy = copy(kernel, region);
         if folds && !resident {
             out.columns = columns::bind_columns(level, sizes, kernel, region, row_sizes, lane_sizes)?;
         }
-        // Too few rows for many threads, as the sizes alone say: the lanes are cut into parts.
-        if out.mode == Mode::Streaming && folds && count < 16 && lanes > 4 * out.grain {
+        // Long rows are cut into parts, however many there are: a row's bits must not depend on the rows beside it.
+        if out.mode == Mode::Streaming && folds && lanes > 4 * out.grain {
             out.parts = lanes.div_ceil(out.grain);
         }
     }
@@ -527,8 +530,7 @@ impl Binder<'_> {
         let dtype = self.kernel.args.get(arg as usize).ok_or_else(|| fault("an argument is missing"))?.dtype;
         let ty = store_of(dtype)?;
         let f = tile::store(self.level, ty);
-        let (mut src, class, late) =
-            (self.reg(value), self.class(value), self.late.get(value as usize).copied().unwrap_or(false));
+        let (mut src, class) = (self.reg(value), self.class(value));
         if src == Place::Memory(arg) {
             return Ok(()); // computed there
         }
@@ -543,8 +545,9 @@ impl Binder<'_> {
         } else if class == Class::Splat && !rows {
             self.out.only.push(Op::StoreOne { f, arg, src });
         } else {
+            // Behind the lanes also what is known before them: a row may be done in parts, but is stored once.
             let op = Op::StoreOne { f, arg, src };
-            self.list(Class::Row, late).push(op);
+            self.list(Class::Row, true).push(op);
         }
         Ok(())
     }

@@ -5,20 +5,24 @@
 //! lanes, one that computes what follows from the totals.
 
 use super::bind::{bind, merge};
-use super::bind::{number, reads, store_of};
+use super::bind::{fold_of, reads, store_of};
 use super::{BoundRegion, Lanes};
 use rlx_compile::program::{Arg, Inst, Kernel, Reg, Region, SizeId, Work};
 use rlx_ir::op::step::Fold;
 use rlx_ir::scalar::Scalar;
-use rlx_ir::{DType, Result, Tensor};
+use rlx_ir::{DType, Result};
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Ptr, Scratch, ScratchSize, round_up};
 use rlx_simd::pool::Pool;
+use rlx_simd::tile;
+use std::ops::Range;
 
 /// Rows of a tile of accumulators: with its operands it stays in the L1 cache.
 const ROWS: usize = 1024;
-/// Lanes of a part, where there are too few rows for many threads.
+/// Lanes of a part.
 const PART: usize = 64;
+/// Tiles that are enough for many threads: then a task does all parts of a tile.
+const ENOUGH: usize = 16;
 
 /// A reduction by columns.
 #[derive(Clone, Debug)]
@@ -43,20 +47,20 @@ struct Acc {
     init: [u8; 8],
 }
 
-/// The dtype of an accumulator, what it starts from, and what joins two.
-fn accumulator(kind: Fold, dtype: DType) -> (DType, f64, Scalar) {
+/// The dtype of an accumulator, which lies in memory as in a register, and what joins two.
+fn accumulator(kind: Fold, dtype: DType) -> (DType, Scalar) {
     let float = dtype.is_float();
     let wide = if float { DType::F64 } else { DType::I64 };
-    let own = if float && dtype != DType::F64 { DType::F32 } else { dtype };
-    let range =
-        dtype.int_range().map_or((f64::NEG_INFINITY, f64::INFINITY), |(lo, hi)| (lo as f64, hi as f64));
+    let own = match dtype {
+        DType::F64 | DType::I64 | DType::U64 | DType::U32 => dtype,
+        _ if float => DType::F32,
+        _ => DType::I32,
+    };
     match kind {
-        Fold::Sum => (wide, 0.0, Scalar::Add),
-        Fold::Prod => (wide, 1.0, Scalar::Mul),
-        Fold::Max => (own, range.0, Scalar::Max),
-        Fold::Min => (own, range.1, Scalar::Min),
-        Fold::Any => (DType::Bool, 0.0, Scalar::Or),
-        Fold::All => (DType::Bool, 1.0, Scalar::And),
+        Fold::Sum => (wide, Scalar::Add),
+        Fold::Prod => (wide, Scalar::Mul),
+        Fold::Max | Fold::Any => (own, Scalar::Max),
+        Fold::Min | Fold::All => (own, Scalar::Min),
     }
 }
 
@@ -119,10 +123,10 @@ pub(super) fn bind_columns(
     let first = args.len() as u32;
     let mut accs = Vec::new();
     for (_, kind, _, dtype) in &folds {
-        let (wide, init, _) = accumulator(*kind, *dtype);
-        let t = Tensor::from_f64s(wide, &[1], &[init]);
-        let init = number(wide, t.as_ref().map(Tensor::bytes).unwrap_or_default())?;
-        accs.push(Acc { bytes: store_of(wide)?.kind().bytes(), init });
+        let wide = accumulator(*kind, *dtype).0;
+        let init = tile::fold_init(fold_of(*kind), store_of(*dtype)?);
+        let store = store_of(wide)?;
+        accs.push(Acc { bytes: store.kind().bytes(), init: tile::fold_finish(store, init) });
         args.push(acc_arg(wide, &space, &dense, false, None));
     }
     // Which registers change from lane to lane.
@@ -150,7 +154,7 @@ pub(super) fn bind_columns(
         }
     }
     for (k, (_, kind, arg, dtype)) in folds.iter().enumerate() {
-        let (wide, _, op) = accumulator(*kind, *dtype);
+        let (wide, op) = accumulator(*kind, *dtype);
         let mut value = reg.get(*arg as usize).copied().unwrap_or(0);
         if wide != *dtype {
             step.push(Inst::Cast { arg: value, from: *dtype, to: wide });
@@ -186,18 +190,21 @@ pub(super) fn bind_columns(
 
     let mut join: Vec<Inst> = Vec::new();
     let mut join_args: Vec<Arg> = Vec::new();
-    for (_, kind, _, dtype) in &folds {
-        let (wide, _, op) = accumulator(*kind, *dtype);
-        let (a, r) = (join_args.len() as u32, join.len() as Reg);
+    let count = folds.len() as u32;
+    for (k, (_, kind, _, dtype)) in folds.iter().enumerate() {
+        let (wide, op) = accumulator(*kind, *dtype);
+        let (a, r) = (k as u32, join.len() as Reg);
         join.extend([
             Inst::Load(a),
-            Inst::Load(a + 1),
+            Inst::Load(count + a),
             Inst::Scalar { op, dtype: wide, args: vec![r, r + 1] },
+            Inst::Store { arg: 2 * count + a, value: r + 2 },
         ]);
-        join.push(Inst::Store { arg: a + 2, value: r + 2 });
         join_args.push(acc_arg(wide, &space, &dense, false, None));
-        join_args.push(acc_arg(wide, &space, &dense, false, None));
-        join_args.push(acc_arg(wide, &space, &dense, true, Some(a)));
+    }
+    join_args.extend(join_args.clone());
+    for (k, a) in join_args.clone().iter().take(folds.len()).enumerate() {
+        join_args.push(Arg { write: true, over: Some(k as u32), ..a.clone() });
     }
     let make = |code: Vec<Inst>, args: Vec<Arg>| {
         let region = Region { space: space.clone(), lanes: 0, code };
@@ -209,7 +216,8 @@ pub(super) fn bind_columns(
         let strides = a.strides.iter().skip(split).map(|s| stride(s) as isize);
         (merge(lane_sizes.iter().copied().zip(strides)), a.dtype.bytes().unwrap_or(1))
     });
-    let parts = if rows.div_ceil(ROWS) < 16 { lane_count.div_ceil(PART).clamp(1, 16) } else { 1 };
+    // As the lanes alone say: the bits of a column must not depend on the columns beside it.
+    let parts = lane_count.div_ceil(PART).clamp(1, 16);
     Ok(Some(Columns {
         lanes: lanes.collect(),
         step: make(step, step_args)?,
@@ -241,86 +249,185 @@ fn acc_arg(dtype: DType, space: &[SizeId], dense: &[SizeId], write: bool, over: 
 }
 
 impl Columns {
-    /// Bytes of the accumulators of a part, and where each begins.
-    fn acc_bytes(&self, k: usize) -> usize {
-        self.accs.iter().take(k).map(|a| round_up(a.bytes * self.rows)).sum()
+    /// Where the accumulators of a fold begin among those of a part for so many rows; for the number of folds, all their bytes.
+    fn acc_bytes(&self, k: usize, rows: usize) -> usize {
+        self.accs.iter().take(k).map(|a| round_up(a.bytes * rows)).sum()
     }
 
     fn table_bytes(&self) -> usize {
         round_up((self.lanes.len() + 3 * self.accs.len()) * size_of::<Ptr<u8>>())
     }
 
+    /// Whether the parts of a tile are tasks of their own.
+    fn apart(&self) -> bool {
+        self.parts > 1 && self.rows.div_ceil(ROWS) < ENOUGH
+    }
+
+    /// Bytes of a worker's scratch in front of the regions' own: a table of addresses, and accumulators of two parts.
+    fn skip(&self) -> usize {
+        let own = if self.apart() { 0 } else { 2 * self.acc_bytes(self.accs.len(), ROWS) };
+        self.table_bytes() + own
+    }
+
     pub(super) fn scratch(&self) -> ScratchSize {
         let each = self.step.each_bytes().max(self.post.each_bytes()).max(self.join.each_bytes());
-        ScratchSize { each: self.table_bytes() + each, shared: self.parts * self.acc_bytes(self.accs.len()) }
+        let shared = if self.apart() { self.parts * self.acc_bytes(self.accs.len(), self.rows) } else { 0 };
+        ScratchSize { each: self.skip() + each, shared }
     }
 
     /// # Safety
     /// As for [`BoundRegion::run`].
     pub(super) unsafe fn run(&self, pool: &Pool, scratch: &Scratch, args: &[Ptr<u8>]) {
         let (tiles, count) = (self.rows.div_ceil(ROWS), self.accs.len());
-        let part_bytes = self.acc_bytes(count);
-        let shared = Ptr(scratch.shared::<u8>(self.parts * part_bytes));
-        let skip = self.table_bytes();
-        let table = |worker: usize| scratch.each::<Ptr<u8>>(worker, self.lanes.len() + 3 * count);
-        let lanes_each = self.lane_count.div_ceil(self.parts).max(1);
-        // SAFETY (of all below): tasks have rows or parts of their own, workers have tables of their own, and addresses are
-        // within the arguments, as promised by the caller, or within the shared scratch space.
-        let acc = |part: usize, k: usize| {
-            // SAFETY: as above.
-            unsafe { shared.add(part * part_bytes + self.acc_bytes(k)) }
-        };
-        pool.run(tiles * self.parts, |task, worker| {
-            let (part, tile) = (task / tiles, task % tiles);
-            let rows = tile * ROWS..((tile + 1) * ROWS).min(self.rows);
-            for (k, a) in self.accs.iter().enumerate() {
-                for r in rows.clone() {
-                    let init = a.init.as_ptr();
-                    // SAFETY: as above.
-                    unsafe { std::ptr::copy_nonoverlapping(init, acc(part, k).0.add(r * a.bytes), a.bytes) };
+        let rows = |tile: usize| tile * ROWS..((tile + 1) * ROWS).min(self.rows);
+        // Tasks have rows or parts of their own, workers have memory of their own, and addresses are within the arguments, as
+        // promised by the caller, or within the scratch space.
+        if self.apart() {
+            let part_bytes = self.acc_bytes(count, self.rows);
+            let shared = Ptr(scratch.shared::<u8>(self.parts * part_bytes));
+            let acc = |part: usize, k: usize| {
+                // SAFETY: that much was asked for.
+                unsafe { shared.add(part * part_bytes + self.acc_bytes(k, self.rows)) }
+            };
+            pool.run(tiles * self.parts, |task, worker| {
+                let (part, tile) = (task / tiles, task % tiles);
+                // SAFETY: as above.
+                unsafe { self.part(scratch, worker, args, part, rows(tile), &|k| acc(part, k)) };
+            });
+            pool.run(tiles, |tile, worker| {
+                // SAFETY: as above; the parts are done.
+                unsafe {
+                    for part in 1..self.parts {
+                        self.add(scratch, worker, rows(tile), &|k| acc(0, k), &|k| acc(part, k));
+                    }
+                    self.totals(scratch, worker, args, rows(tile), &|k| acc(0, k));
                 }
-            }
-            for lane in part * lanes_each..((part + 1) * lanes_each).min(self.lane_count) {
+            });
+        } else {
+            pool.run(tiles, |tile, worker| {
+                let own = Ptr(scratch.each::<u8>(worker, self.skip()).wrapping_add(self.table_bytes()));
+                let acc = |set: usize, k: usize| {
+                    let at = set * self.acc_bytes(count, ROWS) + self.acc_bytes(k, ROWS);
+                    let before = rows(tile).start * self.accs.get(k).map_or(0, |a| a.bytes);
+                    Ptr(own.0.wrapping_add(at).wrapping_sub(before))
+                };
                 // SAFETY: as above.
                 unsafe {
-                    let to = table(worker);
-                    for (k, ((lanes, bytes), base)) in self.lanes.iter().zip(args).enumerate() {
-                        lanes.each(lane, 1, |_, _, offset, _| {
-                            *to.add(k) = Ptr(base.0.wrapping_offset(offset * *bytes as isize));
-                        });
+                    self.part(scratch, worker, args, 0, rows(tile), &|k| acc(0, k));
+                    for part in 1..self.parts {
+                        self.part(scratch, worker, args, part, rows(tile), &|k| acc(1, k));
+                        self.add(scratch, worker, rows(tile), &|k| acc(0, k), &|k| acc(1, k));
                     }
-                    for k in 0..count {
-                        *to.add(self.lanes.len() + k) = acc(part, k);
-                        *to.add(self.lanes.len() + count + k) = acc(part, k);
-                    }
-                    let args = std::slice::from_raw_parts(to, self.lanes.len() + 2 * count);
-                    self.step.run_lanes(scratch, skip, worker, args, rows.clone());
+                    self.totals(scratch, worker, args, rows(tile), &|k| acc(0, k));
                 }
+            });
+        }
+        // SAFETY: no task runs any more; what is stored once reads no accumulator.
+        unsafe {
+            let args = self.table(scratch, 0, args, |_, base| base, &[&|_| Ptr(std::ptr::null_mut())]);
+            self.post.finish(scratch, self.skip(), args);
+        }
+    }
+
+    /// A worker's table of addresses: those of the arguments, then those of accumulators.
+    ///
+    /// # Safety
+    /// No other task of the worker runs while the table is in use.
+    unsafe fn table<'a>(
+        &self,
+        scratch: &'a Scratch,
+        worker: usize,
+        args: &[Ptr<u8>],
+        at: impl Fn(usize, Ptr<u8>) -> Ptr<u8>,
+        accs: &[&dyn Fn(usize) -> Ptr<u8>],
+    ) -> &'a [Ptr<u8>] {
+        let count = self.accs.len();
+        let table = scratch.each::<Ptr<u8>>(worker, self.lanes.len() + 3 * count);
+        let given = args.iter().take(self.lanes.len()).enumerate().map(|(k, base)| at(k, *base));
+        let mut len = 0;
+        for p in given.chain(accs.iter().flat_map(|acc| (0..count).map(|k| acc(k)))) {
+            // SAFETY: the table has room for the arguments and three accumulators of each fold.
+            unsafe { *table.add(len) = p };
+            len += 1;
+        }
+        // SAFETY: so many were just written.
+        unsafe { std::slice::from_raw_parts(table, len) }
+    }
+
+    /// Adds up the lanes of a part.
+    ///
+    /// # Safety
+    /// As for [`BoundRegion::run`]; accumulators are valid for these rows, and no other task's.
+    unsafe fn part(
+        &self,
+        scratch: &Scratch,
+        worker: usize,
+        args: &[Ptr<u8>],
+        part: usize,
+        rows: Range<usize>,
+        acc: &dyn Fn(usize) -> Ptr<u8>,
+    ) {
+        for (k, a) in self.accs.iter().enumerate() {
+            for r in rows.clone() {
+                let to = acc(k).0.wrapping_add(r * a.bytes);
+                // SAFETY: as promised by the caller.
+                unsafe { std::ptr::copy_nonoverlapping(a.init.as_ptr(), to, a.bytes) };
             }
-        });
-        pool.run(tiles, |tile, worker| {
-            let rows = tile * ROWS..((tile + 1) * ROWS).min(self.rows);
-            // SAFETY: as above.
+        }
+        let each = self.lane_count.div_ceil(self.parts).max(1);
+        for lane in part * each..((part + 1) * each).min(self.lane_count) {
+            let at = |k: usize, base: Ptr<u8>| {
+                let mut p = base;
+                if let Some((lanes, bytes)) = self.lanes.get(k) {
+                    lanes.each(lane, 1, |_, _, offset, _| {
+                        p = Ptr(base.0.wrapping_offset(offset * *bytes as isize));
+                    });
+                }
+                p
+            };
+            // SAFETY: as promised by the caller.
             unsafe {
-                let to = table(worker);
-                for part in 1..self.parts {
-                    for k in 0..count {
-                        *to.add(3 * k) = acc(0, k);
-                        *to.add(3 * k + 1) = acc(part, k);
-                        *to.add(3 * k + 2) = acc(0, k);
-                    }
-                    let args = std::slice::from_raw_parts(to, 3 * count);
-                    self.join.run_lanes(scratch, skip, worker, args, rows.clone());
-                }
-                for (k, base) in args.iter().take(self.lanes.len()).enumerate() {
-                    *to.add(k) = *base;
-                }
-                for k in 0..count {
-                    *to.add(self.lanes.len() + k) = acc(0, k);
-                }
-                let args = std::slice::from_raw_parts(to, self.lanes.len() + count);
-                self.post.run_lanes(scratch, skip, worker, args, rows);
+                let args = self.table(scratch, worker, args, at, &[acc, acc]);
+                self.step.run_lanes(scratch, self.skip(), worker, args, rows.clone());
             }
-        });
+        }
+    }
+
+    /// Adds the accumulators of a part to those of another.
+    ///
+    /// # Safety
+    /// As for [`Columns::part`].
+    unsafe fn add(
+        &self,
+        scratch: &Scratch,
+        worker: usize,
+        rows: Range<usize>,
+        to: &dyn Fn(usize) -> Ptr<u8>,
+        part: &dyn Fn(usize) -> Ptr<u8>,
+    ) {
+        // SAFETY: as promised by the caller.
+        unsafe {
+            let args = self.table(scratch, worker, &[], |_, base| base, &[to, part, to]);
+            self.join.run_lanes(scratch, self.skip(), worker, args, rows);
+        }
+    }
+
+    /// Computes what follows from the totals.
+    ///
+    /// # Safety
+    /// As for [`Columns::part`].
+    unsafe fn totals(
+        &self,
+        scratch: &Scratch,
+        worker: usize,
+        args: &[Ptr<u8>],
+        rows: Range<usize>,
+        acc: &dyn Fn(usize) -> Ptr<u8>,
+    ) {
+        // SAFETY: as promised by the caller.
+        unsafe {
+            let args = self.table(scratch, worker, args, |_, base| base, &[acc]);
+            self.post.run_lanes(scratch, self.skip(), worker, args, rows);
+        }
     }
 }

@@ -128,7 +128,7 @@ pub struct BoundRegion {
     pub(crate) head: Vec<Op>,
     /// Per tile of lanes.
     pub(crate) body: Vec<Op>,
-    /// Once per row, behind the lanes.
+    /// Once per row, behind the lanes; all that is stored once per row.
     pub(crate) tail: Vec<Op>,
     pub(crate) folds: Vec<Folding>,
     /// The number of small slots.
@@ -139,7 +139,7 @@ pub struct BoundRegion {
     pub(crate) tile: usize,
     /// Elements per task.
     pub(crate) grain: usize,
-    /// The parts that the lanes of a row are cut into, if there are too few rows: each of `grain` lanes.
+    /// The parts that the lanes of a long row are cut into: each of `grain` lanes.
     pub(crate) parts: usize,
     /// Only copies one argument to another: which, and the bytes of an element.
     pub(crate) copy: Option<(u32, u32, usize)>,

@@ -9,6 +9,8 @@ use std::ops::Range;
 
 /// Bytes of a small slot: a cache line, so that a vector load stays within it.
 const SLOT: usize = 64;
+/// Rows of a task that joins the parts of rows.
+const ROWS: usize = 64;
 
 /// The memory that a task works in.
 pub(super) struct Work<'a> {
@@ -99,6 +101,7 @@ impl BoundRegion {
             return unsafe { c.run(pool, scratch, args) };
         }
         match self.mode {
+            _ if self.lanes == 0 && !self.keeps_rows() => {}
             Mode::Flat => {
                 pool.run(self.lanes.div_ceil(self.grain), |task, worker| {
                     // SAFETY: tasks have lanes of their own, workers scratch of their own.
@@ -124,16 +127,27 @@ impl BoundRegion {
                 });
             }
         }
-        // Behind the rest, which may read what it replaces.
+        // SAFETY: as promised by the caller; no task runs any more.
+        unsafe { self.finish(scratch, 0, args) };
+    }
+
+    /// Stores what is stored only once: behind all blocks or lanes, which may read what it replaces.
+    ///
+    /// # Safety
+    /// As for [`BoundRegion::run`]; `skip` as for [`BoundRegion::run_block`]; no task runs any more.
+    pub(crate) unsafe fn finish(&self, scratch: &Scratch, skip: usize, args: &[Ptr<u8>]) {
         if !self.only.is_empty() {
-            // SAFETY: as promised by the caller; no task runs any more.
-            unsafe {
-                self.work(args, scratch, 0, 0).go(&self.only, 1);
-            }
+            // SAFETY: as promised by the caller.
+            unsafe { self.work(args, scratch, 0, skip).go(&self.only, 1) };
         }
     }
 
-    /// Few and long rows: parts of them side by side, then what they give in order.
+    /// Whether a row gives something even if it has no lanes.
+    fn keeps_rows(&self) -> bool {
+        self.body.iter().chain(&self.tail).any(|op| matches!(op, Op::StoreOne { .. }))
+    }
+
+    /// Long rows: parts of them side by side, then what they give in order.
     fn run_parts(&self, pool: &Pool, scratch: &Scratch, args: &[Ptr<u8>]) {
         let (parts, folds) = (self.parts, self.folds.len());
         let partial = Ptr(scratch.shared::<[u8; 8]>(self.count * parts * folds));
@@ -149,21 +163,24 @@ impl BoundRegion {
                 std::ptr::copy_nonoverlapping(w.accs.cast::<[u8; 8]>(), partial.add(task * folds).0, folds);
             }
         });
-        // SAFETY: no task runs any more.
-        unsafe {
-            let mut w = self.work(args, scratch, 0, 0);
-            for row in 0..self.count {
-                w.start(row);
-                w.go(&self.head, 1);
-                for (k, f) in self.folds.iter().enumerate() {
-                    let acc = w.accs.cast::<[u8; 8]>().add(k);
-                    for part in 0..parts {
-                        *acc = combine(f.kind, f.ty, *acc, *partial.0.add((row * parts + part) * folds + k));
+        pool.run(self.count.div_ceil(ROWS), |task, worker| {
+            // SAFETY: the parts are done; tasks have rows of their own, workers scratch of their own.
+            unsafe {
+                let mut w = self.work(args, scratch, worker, 0);
+                for row in task * ROWS..((task + 1) * ROWS).min(self.count) {
+                    w.start(row);
+                    w.go(&self.head, 1);
+                    for (k, f) in self.folds.iter().enumerate() {
+                        let acc = w.accs.cast::<[u8; 8]>().add(k);
+                        for part in 0..parts {
+                            let own = *partial.add((row * parts + part) * folds + k).0;
+                            *acc = combine(f.kind, f.ty, *acc, own);
+                        }
                     }
+                    w.go(&self.tail, 1);
                 }
-                w.go(&self.tail, 1);
             }
-        }
+        });
     }
 
     /// Runs these lanes of a flat region on the worker itself.
@@ -234,7 +251,10 @@ impl BoundRegion {
                         w.go(&self.body, n);
                         from += n;
                     }
-                    w.go(&self.tail, 1);
+                    // Of the blocks beside each other one stores what is stored once per row; with folds there is only one.
+                    if lanes.start == 0 {
+                        w.go(&self.tail, 1);
+                    }
                 }
             }
         }
@@ -245,17 +265,16 @@ impl BoundRegion {
     /// # Safety
     /// As for [`BoundRegion::run_block`]; no task runs any more.
     pub(crate) unsafe fn run_rest(&self, scratch: &Scratch, skip: usize, args: &[Ptr<u8>]) {
-        if self.lanes > 0 && self.only.is_empty() {
-            return;
-        }
         // SAFETY: as promised by the caller.
         unsafe {
-            let mut w = self.work(args, scratch, 0, skip);
-            for row in 0..if self.lanes == 0 { self.count } else { 0 } {
-                w.start(row);
-                w.whole_row();
+            if self.lanes == 0 {
+                let mut w = self.work(args, scratch, 0, skip);
+                for row in 0..self.count {
+                    w.start(row);
+                    w.whole_row();
+                }
             }
-            w.go(&self.only, 1);
+            self.finish(scratch, skip, args);
         }
     }
 }
@@ -368,7 +387,7 @@ impl Work<'_> {
                 Place::Tile(k) => self.tiles.add(k as usize * self.tile_bytes),
                 Place::Memory(k) => {
                     let bytes = self.region.args.get(k as usize).map_or(1, |a| a.bytes);
-                    (*self.at.add(k as usize)).add(self.lane * bytes)
+                    (*self.at.add(k as usize)).wrapping_add(self.lane * bytes)
                 }
                 Place::Front => self.front,
             }
@@ -410,8 +429,8 @@ impl Work<'_> {
                         let mut rest = self.row;
                         let mut start = *offset;
                         for (size, stride) in self.region.rows.iter().zip(rows).rev() {
-                            start += (rest % size) as i64 * stride;
-                            rest /= size;
+                            start += (rest % size.max(&1)) as i64 * stride;
+                            rest /= size.max(&1);
                         }
                         let to = self.place(*dst);
                         lanes.each(self.lane, count(*dst), |done, len, offset, stride| {

@@ -1,7 +1,8 @@
 //! Vector functions: exponentials, logarithms, angles, the error function, rounding, and the fused activations.
 //!
 //! [`lane`] has every function of one `f32` as generic code that other kernels put into their own loops; [`double`] has them
-//! for `f64`. The functions here run over slices, compiled for every level; the errors are those stated in [`lane`].
+//! for `f64`. The functions here run over slices, compiled for every level; the errors are those stated in [`lane`]. They
+//! panic if the machine has not the level.
 
 pub mod double;
 pub mod lane;
@@ -10,7 +11,7 @@ mod wide;
 
 use crate::level::Level;
 use crate::tile::{Binary, Form, Store, binary};
-use loops::{CHUNK, Kernel1, Loop1, Loop2, heavy1, light1, one};
+use loops::{CHUNK, Kernel1, Loop1, heavy1, light1, one};
 
 /// Nothing to mend.
 #[inline(always)]
@@ -48,7 +49,7 @@ macro_rules! functions {
             $(#[$doc])*
             pub fn $name(level: Level, dst: &mut [f32], x: &[f32]) {
                 let n = dst.len().min(x.len());
-                debug_assert!(level.is_available());
+                assert!(level.is_available(), "this machine has no {level}");
                 // SAFETY: both slices have n elements and do not overlap; the machine has the level.
                 unsafe { kernel::$name(level)(n, dst.as_mut_ptr().cast(), x.as_ptr().cast()) }
             }
@@ -136,18 +137,19 @@ functions! {
 
 /// dst = xʸ, over the shortest of the slices.
 pub fn pow(level: Level, dst: &mut [f32], x: &[f32], y: &[f32]) {
-    run2(binary(level, Binary::Pow, Store::F32, Form::TileTile), dst, x, y);
+    run2(level, Binary::Pow, dst, x, y);
 }
 
 /// dst = the angle of the point (x, y).
 pub fn atan2(level: Level, dst: &mut [f32], y: &[f32], x: &[f32]) {
-    run2(binary(level, Binary::Atan2, Store::F32, Form::TileTile), dst, y, x);
+    run2(level, Binary::Atan2, dst, y, x);
 }
 
-fn run2(f: Option<Loop2>, dst: &mut [f32], a: &[f32], b: &[f32]) {
+fn run2(level: Level, op: Binary, dst: &mut [f32], a: &[f32], b: &[f32]) {
+    assert!(level.is_available(), "this machine has no {level}");
     let n = dst.len().min(a.len()).min(b.len());
-    if let Some(f) = f {
-        // SAFETY: all slices have n elements and do not overlap; the level of the loop is the machine's.
+    if let Some(f) = binary(level, op, Store::F32, Form::TileTile) {
+        // SAFETY: all slices have n elements and do not overlap; the machine has the level.
         unsafe { f(n, dst.as_mut_ptr().cast(), a.as_ptr().cast(), b.as_ptr().cast()) }
     }
 }

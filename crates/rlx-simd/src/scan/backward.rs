@@ -7,8 +7,8 @@
 
 use std::f64::consts::LN_2;
 
-use super::forward::{Chunk, load_channels};
-use super::{ScanInputs, get, put, vectors};
+use super::forward::{Chunk, Rows, load_channels};
+use super::{ScanInputs, fetch, get, put, vectors};
 use crate::attention::Real;
 use crate::attention::lanes::{Kernel, Lanes, MAX_LANES};
 use crate::level::Level;
@@ -237,15 +237,18 @@ impl<T: Real> Task<'_, T> {
             for t in 0..steps {
                 for (v, h, lanes) in vectors::<V>(self.from, self.to) {
                     let (at, o) = ([self.batch, t0 + t, h], t * self.plan.channels + v);
+                    fetch::<V>(&x.x, at);
+                    fetch::<V>(&x.delta, at);
                     let (raw, dt) = x.time_step::<V>(at, lanes);
                     let input = get::<V, 3>(&x.x, at, 2, lanes);
                     dt.store(l.dt.add(o));
                     (dt * input).store(l.dtx.add(o));
+                    input.store(l.x.add(o));
                     if !back {
                         continue;
                     }
-                    input.store(l.x.add(o));
                     (if x.softplus { raw.sigmoid() } else { one }).store(l.slope.add(o));
+                    fetch::<V>(&g.dy, at);
                     let mut dy = get::<V, 3>(&g.dy, at, 2, lanes);
                     if let Some(z) = &x.z {
                         let z = get::<V, 3>(z, at, 2, lanes);
@@ -402,10 +405,9 @@ impl<T: Real> Kernel<T> for Task<'_, T> {
                 }
                 let t0 = chunk * p.steps;
                 self.prepare::<V>(&l, t0, p.steps, false);
-                let next = [self.batch, t0 + p.steps, self.from];
-                let coming = [&x.x, &x.delta, &g.dx].map(|x| (x.at(next).cast_const(), x.strides[1]));
-                let (a, state, dt, dx, y) = (l.a, l.state, l.dt, l.dtx, l.y);
-                let forward = Chunk { steps: p.steps, a, state, dt, dx, y, width: row, coming };
+                // Only the states matter: the gradient of the skip, still 0, serves as the skip.
+                let rows = [l.x, l.dt, l.y].map(|ptr| Rows { ptr, stride: row as isize });
+                let forward = Chunk { steps: p.steps, a: l.a, state: l.state, skip: l.dd, rows, width: row };
                 for (v, _, _) in vectors::<V>(self.from, self.to) {
                     forward.advance::<V>(x, self.batch, t0, v);
                 }

@@ -1,8 +1,9 @@
 //! Recurrences: the selective scan of Mamba with its gradient, and the linear recurrence.
 //!
 //! In a selective scan the lanes are channels, so that nothing goes across them but the gradients of B and C. A task
-//! has a few vectors of channels and goes through the sequence in chunks: first the time steps of a chunk, then for
-//! each vector the states, as many as fit the registers at a time.
+//! has a few vectors of channels and goes through the sequence in chunks: for each vector the states, as many as fit
+//! the registers at a time. Inputs, time steps and results are used where they lie if their channels lie side by side
+//! and nothing else is to be done to them; otherwise a chunk of them goes through the scratch space.
 
 mod backward;
 mod forward;
@@ -15,6 +16,9 @@ pub use linear::LinearScan;
 use crate::attention::Real;
 use crate::attention::lanes::{Lanes, MAX_LANES};
 use crate::mem::View;
+
+/// Rows that are fetched ahead: they lie too far apart for the processor to foresee them.
+const AHEAD: isize = 8;
 
 /// What the recurrence is made of, as the `selective_scan` op says.
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +102,16 @@ unsafe fn get<V: Lanes, const R: usize>(x: &View<V::T, R>, at: [usize; R], axis:
         }
         V::load(out.as_ptr())
     }
+}
+
+/// Asks for what lies [`AHEAD`] steps after an element.
+///
+/// # Safety
+/// The view is valid and the element within it.
+#[inline(always)]
+unsafe fn fetch<V: Lanes>(x: &View<V::T, 3>, at: [usize; 3]) {
+    // SAFETY: by the contract; a prefetch may go past the end.
+    V::prefetch(unsafe { x.at(at) }.wrapping_offset(AHEAD * x.strides[1]));
 }
 
 /// Writes the first `lanes` from an element on.

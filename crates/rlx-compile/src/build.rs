@@ -21,7 +21,7 @@ pub type Nested<'a> = dyn Fn(&rlx_ir::Func) -> Result<Program> + 'a;
 /// Puts the groups in order, and makes kernels, calls and slots of them.
 pub fn build(items: &Items<'_>, fused: &Fused, nested: &Nested<'_>) -> Result<Program> {
     let mut sizes = Sizes::default();
-    let Schedule { order, graph, at } = schedule(items, fused, &mut sizes)?;
+    let Schedule { order, reads, graph, at } = schedule(items, fused, &mut sizes)?;
     let mut b = Builder {
         items,
         fused,
@@ -51,8 +51,8 @@ pub fn build(items: &Items<'_>, fused: &Fused, nested: &Nested<'_>) -> Result<Pr
     }
     b.ports()?;
     for (t, g) in order.iter().enumerate() {
-        for v in reads(items, fused, *g)? {
-            if let Some(l) = b.last_read.get_mut(v) {
+        for v in reads.get(*g).into_iter().flatten() {
+            if let Some(l) = b.last_read.get_mut(*v) {
                 *l = t;
             }
         }

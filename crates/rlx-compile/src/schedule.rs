@@ -39,6 +39,8 @@ const TRIALS: (usize, usize) = (256, 1 << 17);
 pub struct Schedule {
     /// The groups, each after those it reads from.
     pub order: Vec<usize>,
+    /// The values that each group reads from memory.
+    pub reads: Vec<Vec<Value>>,
     /// The memory that the graph's order would take.
     pub graph: Vec<Life>,
     /// Every size of so far, bound to the values at which orders were compared.
@@ -68,7 +70,11 @@ pub fn schedule(items: &Items<'_>, fused: &Fused, sizes: &mut Sizes) -> Result<S
                 bytes.push(sizes.id(&byte_size(&items.value(v)?.ty)?));
                 number.insert(v, n);
                 step.writes.push(n);
-                let taken = replaceable(items, fused, *g, v)?;
+                let wide = |v: Value| items.dtype(v).ok().and_then(|d| d.bytes());
+                let large = |r: &Value| number.get(r).is_some_and(|r| bytes[*r] == bytes[n]);
+                let like = |r: &Value| large(r) && wide(*r) == wide(v);
+                let like: Vec<Value> = reads[*g].iter().copied().filter(like).collect();
+                let taken = replaceable(items, fused, *g, v, &like)?;
                 step.over.extend(taken.iter().filter_map(|r| number.get(r)).map(|r| (n, *r)));
             }
         }
@@ -91,7 +97,7 @@ pub fn schedule(items: &Items<'_>, fused: &Fused, sizes: &mut Sizes) -> Result<S
         Some(order) => order.iter().map(|k| groups[*k]).collect(),
         None => groups,
     };
-    Ok(Schedule { order, graph, at })
+    Ok(Schedule { order, reads, graph, at })
 }
 
 /// The sizes at which orders are compared: all symbols at their maximum, all at its root, and each in turn at 1 or at its
@@ -168,16 +174,16 @@ fn writes(items: &Items<'_>, fused: &Fused, g: usize) -> Result<Vec<Value>> {
     Ok(all.filter_map(|i| results(i).first().copied()).filter(stored).collect())
 }
 
-/// The values whose memory `v` could take in its group, were they read there for the last time.
-fn replaceable(items: &Items<'_>, fused: &Fused, g: usize, v: Value) -> Result<Vec<Value>> {
+/// Those of some values, as large as `v` and with elements as wide, whose memory `v` could take in its group, were they read
+/// there for the last time: in the order in which they are tried.
+fn replaceable(items: &Items<'_>, fused: &Fused, g: usize, v: Value, like: &[Value]) -> Result<Vec<Value>> {
     let group = fused.groups.get(g).ok_or_else(|| fault("a group is missing"))?;
     let Source::Item(own) = items.value(v)?.source else { return Ok(Vec::new()) };
     // A product in front is computed at every index too.
     let class = group.members.iter().find(|m| m.0 == own).map(|m| m.1);
-    if group.alone.is_some() || class.is_some_and(|c| c != Class::Full) {
+    if like.is_empty() || group.alone.is_some() || class.is_some_and(|c| c != Class::Full) {
         return Ok(Vec::new());
     }
-    let ty = &items.value(v)?.ty;
     let (mut fit, mut unfit): (Vec<Value>, Vec<Value>) = Default::default();
     if let Some(p) = group.producer.and_then(|p| items.items.get(p)) {
         for o in p.operands.iter().flatten() {
@@ -189,19 +195,20 @@ fn replaceable(items: &Items<'_>, fused: &Fused, g: usize, v: Value) -> Result<V
         for (k, o) in item.operands.iter().enumerate() {
             let Some(o) = o else { continue };
             let info = items.value(*o)?;
-            let base = items.value(info.base)?;
-            let fold = matches!(item.doing, Doing::Point(Point::Fold(..)));
-            let dense = if fold {
-                operand_access(items, *i, k, *o)?.is_some_and(|a| a.is_dense())
-            } else {
-                *class == Class::Full
-                    && !matches!(item.doing, Doing::Point(Point::Take(_)))
-                    && info.access.is_dense()
+            if !like.contains(&info.base) || unfit.contains(&info.base) {
+                continue;
+            }
+            let base = &items.value(info.base)?.ty;
+            let whole = info.ty.shape == base.shape || info.ty.numel() == base.numel();
+            let dense = match &item.doing {
+                _ if !whole => false,
+                Doing::Point(Point::Fold(..)) => {
+                    operand_access(items, *i, k, *o)?.is_some_and(|a| a.is_dense())
+                }
+                Doing::Point(Point::Take(_)) => false,
+                _ => *class == Class::Full && (*o == info.base || info.access.is_dense()),
             };
-            let whole = base.ty.dtype.bytes() == ty.dtype.bytes()
-                && info.ty.numel() == ty.numel()
-                && base.ty.numel() == ty.numel();
-            let list = if dense && whole { &mut fit } else { &mut unfit };
+            let list = if dense { &mut fit } else { &mut unfit };
             if !list.contains(&info.base) {
                 list.push(info.base);
             }

@@ -28,6 +28,7 @@ pub fn build(items: &Items<'_>, fused: &Fused, nested: &Nested<'_>) -> Result<Pr
             name: items.func.name.clone(),
             symbols: Vec::new(),
             sizes: Sizes::default(),
+            checks: Vec::new(),
             slots: Vec::new(),
             kernels: Vec::new(),
             calls: Vec::new(),

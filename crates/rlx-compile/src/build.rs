@@ -30,6 +30,7 @@ pub fn build(items: &Items<'_>, fused: &Fused, nested: &Nested<'_>) -> Result<Pr
             name: items.func.name.clone(),
             symbols: Vec::new(),
             sizes,
+            checks: Vec::new(),
             slots: Vec::new(),
             kernels: Vec::new(),
             calls: Vec::new(),

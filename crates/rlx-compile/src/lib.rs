@@ -83,6 +83,8 @@ pub fn stages(f: &Func, target: &dyn Target, options: &Options) -> Result<Stages
     let expanded = rlx_ir::transform::dce(&expanded)?;
     let (prepare, main) = hoist::hoist(&expanded)?;
     let mut program = lower(&main, options)?;
+    // Before anything was rewritten away: the oracle checks the same.
+    program.demand(rlx_ir::condition::conditions(f)?);
     if let Some(prepare) = prepare {
         let count = prepare.outputs.len();
         program.take_prepared(count)?;

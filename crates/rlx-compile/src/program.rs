@@ -3,6 +3,7 @@
 //!
 //! Kernels are apart from calls, so that equal layers share one: whatever a device prepares, it prepares per kernel.
 
+use rlx_ir::condition::{Condition, Demand};
 use rlx_ir::dim::{Bindings, DimError, Symbol};
 use rlx_ir::op::Step;
 use rlx_ir::op::step::{ConvPart, Fold};
@@ -304,6 +305,17 @@ pub struct Named {
     pub slot: SlotId,
 }
 
+/// A condition on the sizes, to be checked when they are bound.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// What the graph asks, and which op of it.
+    pub condition: Condition,
+    /// The size that it is about.
+    pub size: SizeId,
+    /// For one that asks for equal sizes: the other one.
+    pub other: Option<SizeId>,
+}
+
 /// A graph, ready for a device.
 #[derive(Clone, Debug)]
 pub struct Program {
@@ -313,6 +325,8 @@ pub struct Program {
     pub symbols: Vec<Symbol>,
     /// Every size.
     pub sizes: Sizes,
+    /// What must hold of the sizes; what holds for every binding is left out.
+    pub checks: Vec<Check>,
     /// The memory.
     pub slots: Vec<Slot>,
     /// The kernels, each once.
@@ -350,6 +364,26 @@ impl Program {
     /// The slot, or an error: a program is made by the compiler, so that one is missing is a fault of ours.
     pub fn slot(&self, id: SlotId) -> Result<&Slot> {
         self.slots.get(id.0 as usize).ok_or_else(|| fault("a slot is missing"))
+    }
+
+    /// Adds conditions on the sizes.
+    pub fn demand(&mut self, conditions: Vec<Condition>) {
+        for condition in conditions {
+            let (size, other) = match &condition.demand {
+                Demand::NotNegative(d) => (self.sizes.id(d), None),
+                Demand::Equal(a, b) => (self.sizes.id(a), Some(self.sizes.id(b))),
+            };
+            self.checks.push(Check { condition, size, other });
+        }
+    }
+
+    /// Whether these sizes are such as the graph asks for; an error that names the op if not.
+    pub fn check(&self, sizes: &[i64]) -> Result<()> {
+        let value = |id: SizeId| sizes.get(id.0 as usize).copied().unwrap_or(0);
+        self.checks.iter().try_for_each(|c| {
+            let refusal = c.condition.demand.refusal(value(c.size), c.other.map_or(0, value));
+            refusal.map_or(Ok(()), |text| Err(c.condition.error(&text)))
+        })
     }
 
     /// Makes the last `count` params what `prepare` gives.

@@ -3,7 +3,7 @@
 use crate::kernels;
 use rlx_compile::plan::Layout;
 use rlx_compile::program::{Call, Inst, Kernel, Place, Program, Work, fault};
-use rlx_ir::dim::{Bindings, DimError};
+use rlx_ir::dim::Bindings;
 use rlx_ir::{Code, DType, Error, Result};
 use rlx_simd::conv::ConvWeights;
 use rlx_simd::gemm::{PackKind, PackedB};
@@ -146,24 +146,19 @@ pub(crate) struct Bound {
     pub widest: usize,
 }
 
-/// An error of a size, in the words of the graph.
-pub(crate) fn unbound(e: DimError) -> Error {
-    Error::new(Code::Unbound, e.to_string())
-}
+pub(crate) use rlx_ir::condition::unbound;
 
 impl Bound {
     pub fn new(loaded: &Loaded, setting: Setting, bindings: &Bindings) -> Result<Bound> {
         let p = &loaded.program;
         let mut sizes = Vec::with_capacity(p.sizes.len());
         p.sizes.bind(bindings, &mut sizes).map_err(unbound)?;
+        p.check(&sizes)?;
         let mut layout = Layout::default();
         for s in &p.slots {
             for d in &s.shape {
                 if sizes.get(d.0 as usize).is_some_and(|n| *n < 0) {
-                    return Err(Error::new(
-                        Code::Unbound,
-                        format!("the size {} is negative", p.sizes.dim(*d)),
-                    ));
+                    return Err(Error::new(Code::Size, format!("the size {} is negative", p.sizes.dim(*d))));
                 }
             }
         }

@@ -6,7 +6,8 @@
 //! Read in this order:
 //! 1. [`dtype`], [`mod@dim`], [`types`], [`tensor`]: what a value is; [`quant`]: packed ones;
 //! 2. [`op`]: what an op is; [`mod@ops`]: the table, one file per op; [`scalar`], [`attr`], [`sample`]: its parts;
-//! 3. [`graph`]: the builder; [`func`]: a finished graph; [`verify`]: what is always true of one;
+//! 3. [`graph`]: the builder; [`func`]: a finished graph; [`verify`]: what is always true of one; [`condition`]: what it asks
+//!    of its symbols;
 //! 4. [`text`]: graphs as text; [`oracle`]: graphs as numbers;
 //! 5. [`transform`]: gradients, batching, removal of dead code; [`doc`]: the pages of the ops.
 //!
@@ -30,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attr;
+pub mod condition;
 pub mod dim;
 pub mod doc;
 pub mod dtype;

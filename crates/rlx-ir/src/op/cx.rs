@@ -2,11 +2,13 @@
 
 use super::OpDef;
 use crate::attr::AttrValue;
+use crate::condition::Demand;
 use crate::dim::Dim;
 use crate::error::{Code, Error, Result};
 use crate::func::Func;
 use crate::graph::{Graph, Var};
 use crate::types::{Shape, Type, broadcast, resolve_axes, resolve_axis};
+use std::cell::RefCell;
 use std::sync::Arc;
 
 /// What a shape rule is given.
@@ -19,6 +21,8 @@ pub struct Infer<'a> {
     pub operands: &'a [Option<Type>],
     /// The regions.
     pub regions: &'a [Arc<Func>],
+    /// What could not be proven: the number of the constraint, and what must hold.
+    pub(super) demands: RefCell<Vec<(usize, Demand)>>,
 }
 
 impl Infer<'_> {
@@ -55,6 +59,16 @@ impl Infer<'_> {
             Some(text) => e.constraint(n, text),
             None => e,
         }
+    }
+
+    /// Whether the size can be at least `least`. If that is not certain it becomes a condition on the symbols, for the sake
+    /// of constraint `n`: what is provably wrong is refused by the rule, the rest when the symbols are bound.
+    pub fn at_least(&self, n: usize, d: &Dim, least: i64) -> bool {
+        let demand = Demand::NotNegative(d - least);
+        if !demand.certain() {
+            self.demands.borrow_mut().push((n, demand));
+        }
+        d.upper().is_some_and(|u| u >= least)
     }
 
     /// The dim at an axis of an operand.

@@ -11,6 +11,7 @@ pub use cx::{Cx, Grads, Infer, VjpCx, VmapCx};
 pub use step::Step;
 
 use crate::attr::{AttrSpec, AttrValue};
+use crate::condition::Demand;
 use crate::dtype::Class;
 use crate::error::{Code, Error, Result};
 use crate::func::{Func, Node};
@@ -20,6 +21,7 @@ use crate::sample::Samples;
 use crate::scalar::Scalar;
 use crate::transform::{Marks, Pruned};
 use crate::types::Type;
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -224,13 +226,29 @@ impl OpDef {
         operands: &[Option<Type>],
         regions: &[Arc<Func>],
     ) -> Result<Vec<Type>> {
-        let c = Infer { def: self, attrs, operands, regions };
-        self.check_call(&c)
-            .and_then(|()| (self.infer)(&c))
+        self.infer_with(&Infer { def: self, attrs, operands, regions, demands: RefCell::default() })
+    }
+
+    /// What the constraints ask of symbols, each with the number of its constraint: what could not be proven.
+    pub(crate) fn demands(
+        &'static self,
+        attrs: &[AttrValue],
+        operands: &[Option<Type>],
+        regions: &[Arc<Func>],
+    ) -> Result<Vec<(usize, Demand)>> {
+        let c = Infer { def: self, attrs, operands, regions, demands: RefCell::default() };
+        self.infer_with(&c)?;
+        Ok(c.demands.into_inner())
+    }
+
+    fn infer_with(&self, c: &Infer<'_>) -> Result<Vec<Type>> {
+        self.check_call(c)
+            .and_then(|()| (self.infer)(c))
             .and_then(|types| types.iter().try_for_each(Type::check).map(|()| types))
             .map_err(|e| {
                 // More would not help a reader, and a hostile graph may have thousands.
-                let named = operands
+                let named = c
+                    .operands
                     .iter()
                     .enumerate()
                     .take(16)

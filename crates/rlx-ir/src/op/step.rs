@@ -14,6 +14,7 @@ use crate::scalar::Scalar;
 use crate::tensor::Tensor;
 use crate::types::Type;
 use crate::{DType, Result};
+use std::cell::RefCell;
 
 /// How a reduction joins elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -262,7 +263,10 @@ impl OpDef {
             return Some(Ok(Step::Scalar(s)));
         }
         let rule = self.step?;
-        Some(rule(&Infer { def: self, attrs, operands, regions: &[] }).map_err(|e| e.in_op(self.name)))
+        Some(
+            rule(&Infer { def: self, attrs, operands, regions: &[], demands: RefCell::default() })
+                .map_err(|e| e.in_op(self.name)),
+        )
     }
 }
 

@@ -93,16 +93,15 @@ ops! {
         let mut shape = Shape::new();
         for (i, ((d, lo), hi)) in x.shape.iter().zip(a.lo.iter()).zip(a.hi.iter()).enumerate() {
             for by in [lo, hi].into_iter().filter(|by| !by.is(0)) {
-                if by.upper().is_none_or(|u| u < 0) {
+                if !c.at_least(2, by, 0) {
                     return Err(c.fail(Code::Attribute, 2, format!("{by} elements")).operand("x").axis(i));
                 }
-                // What is provably too short is refused here; the rest is checked when the symbols are bound.
                 let spare = match a.mode {
                     PadMode::Edge => d - 1,
                     PadMode::Reflect => d - 1 - by,
                     PadMode::Wrap => d - by,
                 };
-                if spare.upper().is_none_or(|u| u < 0) {
+                if !c.at_least(3, &spare, 0) {
                     let text = format!("{d} elements cannot grow by {by}");
                     return Err(c.fail(Code::Size, 3, text).operand("x").axis(i));
                 }

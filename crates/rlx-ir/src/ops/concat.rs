@@ -71,7 +71,7 @@ ops! {
         if a.sizes.is_empty() {
             return Err(c.fail(Code::Attribute, 2, "no sizes"));
         }
-        if let Some(n) = a.sizes.iter().find(|n| n.upper().is_none_or(|u| u < 0)) {
+        if let Some(n) = a.sizes.iter().find(|n| !c.at_least(3, n, 0)) {
             return Err(c.fail(Code::Attribute, 3, format!("a part of {n}")));
         }
         let total = a.sizes.iter().fold(Dim::constant(0), |t, n| t + n);

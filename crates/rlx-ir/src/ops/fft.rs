@@ -79,7 +79,7 @@ ops! {
     infer = |c, a| {
         let (x, axis) = (c.ty(0)?, c.axis(1, 0, a.axis)?);
         let n = c.dim(0, axis)?;
-        if n.upper().is_none_or(|u| u < 1) {
+        if !c.at_least(1, n, 1) {
             return Err(c.fail(Code::Size, 1, "nothing to transform").operand("x").axis(axis));
         }
         let mut y = x.clone().with_axis(axis, n.floor_div(2) + 1);
@@ -114,7 +114,7 @@ ops! {
     ];
     infer = |c, a| {
         check_pairs(c, 1, 1)?;
-        if a.n.upper().is_none_or(|u| u < 1) {
+        if !c.at_least(2, &a.n, 1) {
             return Err(c.fail(Code::Attribute, 2, format!("n is {}", a.n)));
         }
         let x = c.ty(0)?;

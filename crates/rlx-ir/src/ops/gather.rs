@@ -91,8 +91,7 @@ pub(crate) fn tuple_len(c: &Infer<'_>, n: usize, operand: usize, room: usize) ->
 pub(crate) fn within_x(c: &Infer<'_>, n: usize, i: usize, axis: usize) -> Result<()> {
     for k in (0..c.ty(i)?.rank()).filter(|k| *k != axis) {
         let (x, d) = (c.dim(0, k)?, c.dim(i, k)?);
-        // What is provably wrong is refused here; the rest is checked when the symbols are bound.
-        if (x - d).upper().is_none_or(|u| u < 0) {
+        if !c.at_least(n, &(x - d), 0) {
             let name = c.def.operand_name(i);
             let text = format!("axis {k} of {name} is {d}, but axis {k} of x is {x}");
             return Err(c.fail(Code::Dim, n, text).operand(name).axis(k));
@@ -298,7 +297,7 @@ ops! {
             return Err(c.fail(Code::Rank, 2, text).operand("x"));
         }
         for (i, (d, n)) in x.shape.iter().zip(a.sizes.iter()).enumerate() {
-            if (d - n).upper().is_none_or(|u| u < 0) {
+            if !c.at_least(3, &(d - n), 0) {
                 return Err(c.fail(Code::Size, 3, format!("{n} of {d}")).operand("x").axis(i));
             }
         }
@@ -387,7 +386,7 @@ ops! {
         if let Some(row) = a.padding_idx {
             let n = c.dim(0, 0)?;
             let room = if row < 0 { n + row } else { n - row - 1 };
-            if room.upper().is_none_or(|u| u < 0) {
+            if !c.at_least(2, &room, 0) {
                 return Err(c.fail(Code::Attribute, 2, format!("row {row} of {n}")).operand("table").axis(0));
             }
         }

@@ -64,7 +64,7 @@ ops! {
     infer = |c, a| {
         let x = c.ty(0)?;
         let axis = c.axis_of(1, 0, a.axis, x.rank() + 1)?;
-        if a.depth.upper().is_none_or(|u| u < 0) {
+        if !c.at_least(2, &a.depth, 0) {
             return Err(c.fail(Code::Attribute, 2, format!("depth is {}", a.depth)));
         }
         if a.dtype.is_packed() {

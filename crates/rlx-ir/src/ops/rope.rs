@@ -103,12 +103,11 @@ ops! {
         }
         c.rank(4, 1, 2)?;
         c.expect_shape(4, 2, &cos.shape)?;
-        if c.dim(1, 0)?.upper() < Some(1) {
+        if !c.at_least(5, c.dim(1, 0)?, 1) {
             return Err(c.fail(Code::Dim, 5, "the tables have no rows").operand("cos").axis(0));
         }
-        // What is provably too narrow is refused here; the rest when the symbols are bound.
         let w = c.dim(1, 1)?;
-        if w.upper() < Some(a.n_rot / 2) {
+        if !c.at_least(5, w, a.n_rot / 2) {
             let text = format!("{w} columns for {} pairs", a.n_rot / 2);
             return Err(c.fail(Code::Dim, 5, text).operand("cos").axis(1));
         }

@@ -21,7 +21,7 @@ ops! {
         c.rank_at_least(1, 0, 1)?;
         let logits = c.ty(0)?;
         let v = c.dim(0, logits.rank() - 1)?;
-        if v.upper().is_none_or(|v| v < 1) {
+        if !c.at_least(1, v, 1) {
             return Err(c.fail(Code::Dim, 1, "nothing to draw from").operand("logits").axis(logits.rank() - 1));
         }
         c.rank_at_least(2, 1, 1)?;

@@ -97,7 +97,7 @@ ops! {
     infer = |c, a| {
         let (x, axis) = (c.ty(0)?, c.axis(1, 0, a.axis)?);
         let n = c.dim(0, axis)?;
-        if a.k < 0 || (n - a.k).upper().is_none_or(|u| u < 0) {
+        if a.k < 0 || !c.at_least(2, n, a.k) {
             return Err(c.fail(Code::Size, 2, format!("{} of {n}", a.k)).operand("x").axis(axis));
         }
         let values = x.clone().with_axis(axis, Dim::constant(a.k));

@@ -130,9 +130,7 @@ ops! {
             if step < 1 {
                 return Err(c.fail(Code::Attribute, 3, format!("step {step}")).axis(i));
             }
-            // What is provably wrong is refused here; the rest is checked when the symbols are bound.
-            let wrong = |small: &Dim, large: &Dim| (large - small).upper().is_none_or(|u| u < 0);
-            if start.upper().is_none_or(|u| u < 0) || wrong(start, stop) || wrong(stop, d) {
+            if ![start, &(stop - start), &(d - stop)].into_iter().all(|d| c.at_least(2, d, 0)) {
                 return Err(c.fail(Code::Size, 2, format!("{start}..{stop} of {d}")).operand("x").axis(i));
             }
             shape.push((stop - start).ceil_div(step));
@@ -195,7 +193,7 @@ ops! {
         let mut shape = Shape::new();
         for (i, d) in x.shape.iter().enumerate() {
             let (lo, hi, inside) = (&size_at(&a.lo, i), &size_at(&a.hi, i), at(&a.interior, i, 0));
-            if inside < 0 || lo.upper().is_none_or(|u| u < 0) || hi.upper().is_none_or(|u| u < 0) {
+            if inside < 0 || !c.at_least(2, lo, 0) || !c.at_least(2, hi, 0) {
                 return Err(c.fail(Code::Attribute, 2, format!("{lo}, {hi}, {inside}")).operand("x").axis(i));
             }
             let spread = if inside == 0 || d.is(0) { d.clone() } else { (d - 1) * (Dim::constant(inside) + 1) + 1 };

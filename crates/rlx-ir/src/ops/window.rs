@@ -79,7 +79,7 @@ impl Windows {
             if !room.is_valid() {
                 return Err(c.fail(Code::Size, n, "the padded size overflows").operand(name).axis(first + i));
             }
-            if k.upper().is_none_or(|u| u < 1) || room.upper().is_none_or(|u| u < 0) {
+            if !c.at_least(n, k, 1) || !c.at_least(n, room, 0) {
                 let text = format!("a kernel of {k} does not fit into {d} with its padding and dilation");
                 return Err(c.fail(Code::Size, n, text).operand(name).axis(first + i));
             }

@@ -11,7 +11,8 @@ pub use arr::{Arr, Indices, MAX_ORACLE_ELEMENTS};
 use arr::checked_count;
 
 use crate::attr::AttrValue;
-use crate::dim::{Bindings, Dim, DimError};
+use crate::condition::{conditions, unbound};
+use crate::dim::{Bindings, Dim};
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
 use crate::func::{Func, Node, PortKind, Source, ValueId};
@@ -72,6 +73,7 @@ pub fn eval_ranks(
         }
         args.push(gather_args(f, inputs, &mut bindings)?);
     }
+    conditions(f)?.iter().try_for_each(|c| c.check(&bindings))?;
     let run = Run { bindings: &bindings, steps: Cell::new(options.max_steps), bodies: RefCell::default() };
     let results = run.func(f, args, options.rounding)?;
     let name = |rank: Vec<Arr>| f.outputs.iter().map(|o| o.name.clone()).zip(rank).collect();
@@ -119,10 +121,6 @@ fn bind(name: &str, what: &str, ty: &Type, t: &Tensor, bindings: &mut Bindings) 
         d.solve(n, bindings).map_err(|e| wrong(format!("axis {axis} is {n}: {e}")).axis(axis))?;
     }
     Ok(())
-}
-
-pub(crate) fn unbound(e: DimError) -> Error {
-    Error::new(Code::Unbound, e.to_string())
 }
 
 /// One evaluation: what is the same for all its nodes.

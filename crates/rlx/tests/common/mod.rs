@@ -200,3 +200,22 @@ pub fn same_bits(a: &Outputs, b: &Outputs) -> Result<(), String> {
     }
     Ok(())
 }
+
+/// Whether a run gave what the oracle gives, up to rounding; integers exactly.
+pub fn agrees(got: &Outputs, want: &[(String, rlx::oracle::Arr)]) -> Result<(), String> {
+    for (name, want) in want {
+        let got = got.get(name).ok_or(format!("there is no {name}"))?;
+        if got.shape() != want.shape() || got.dtype() != want.dtype() {
+            return Err(format!("{name}: {:?} and not {:?}", got.shape(), want.shape()));
+        }
+        let exact = !want.dtype().is_float();
+        let (p, q) = (got.to_f64s().unwrap(), want.f64s());
+        let far = |(p, q): (&f64, &f64)| {
+            !(p == q || p.is_nan() && q.is_nan() || !exact && (p - q).abs() <= 1e-4 * q.abs().max(1.0))
+        };
+        if let Some(i) = p.iter().zip(&q).position(far) {
+            return Err(format!("{name}[{i}] is {}, and not {}", p[i], q[i]));
+        }
+    }
+    Ok(())
+}

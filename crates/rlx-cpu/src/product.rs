@@ -96,7 +96,7 @@ pub(crate) fn bind(setting: Setting, sizes: &[i64], kernel: &Kernel, product: &P
             let region = region::bind(level, sizes, kernel, r, true)?;
             let whole_rows = region.needs_rows();
             let own = scratch_of(level, &form, &Out::Sink { sink: &Nowhere, whole_rows });
-            let epilogue = Epilogue::new(region, form.m, own);
+            let epilogue = Epilogue::new(region, [form.m, form.n], own);
             let (scratch, flops) = (epilogue.scratch, flops + epilogue.flops());
             let run = move |cx: &Cx<'_>, args: &[Ptr<u8>]| {
                 let [a, b, ..] = args else { return };

@@ -9,8 +9,11 @@ use std::ops::Range;
 /// A region behind a kernel, bound to sizes.
 pub(crate) struct Epilogue {
     region: BoundRegion,
-    /// The rows of a batch entry, as the kernel counts them.
+    /// The rows and columns of a batch entry, as the kernel counts them.
     rows: usize,
+    columns: usize,
+    /// Whether the rows of a batch entry are one row of the region.
+    joined: bool,
     /// Bytes of a worker's scratch space that are the kernel's.
     skip: usize,
     /// The scratch space of both.
@@ -18,11 +21,12 @@ pub(crate) struct Epilogue {
 }
 
 impl Epilogue {
-    /// Behind a kernel with that many rows in a batch entry and scratch space of its own.
-    pub fn new(region: BoundRegion, rows: usize, own: ScratchSize) -> Epilogue {
+    /// Behind a kernel with that many rows and columns in a batch entry and scratch space of its own.
+    pub fn new(region: BoundRegion, [rows, columns]: [usize; 2], own: ScratchSize) -> Epilogue {
+        let joined = region.lanes() > columns;
         let skip = round_up(own.each);
         let scratch = ScratchSize { each: skip + region.each_bytes(), shared: own.shared };
-        Epilogue { region, rows, skip, scratch }
+        Epilogue { region, rows, columns, joined, skip, scratch }
     }
 
     /// Arithmetic operations of a run.
@@ -59,20 +63,21 @@ impl Sink for Behind<'_> {
         stride: usize,
     ) {
         let e = self.epilogue;
-        let rows = batch * e.rows + rows.start..batch * e.rows + rows.end;
-        // SAFETY: the block is the kernel's own, and the addresses are those of the call.
-        unsafe {
-            e.region.run_block(
-                &self.scratch,
-                e.skip,
-                worker,
-                self.args,
-                rows,
-                cols,
-                acc.cast(),
-                stride * 4,
-                4,
-            );
+        let run = |rows: Range<usize>, cols: Range<usize>, acc: *mut f32| {
+            let (scratch, acc) = (&self.scratch, acc.cast());
+            // SAFETY: the block is as promised by the caller, and the addresses are those of the call.
+            unsafe { e.region.run_block(scratch, e.skip, worker, self.args, rows, cols, acc, stride * 4, 4) }
+        };
+        if !e.joined {
+            return run(batch * e.rows + rows.start..batch * e.rows + rows.end, cols, acc);
+        }
+        // Rows that lie side by side are one run of lanes.
+        let dense = stride == e.columns && cols.len() == e.columns;
+        let each = if dense { rows.len().max(1) } else { 1 };
+        for row in rows.clone().step_by(each) {
+            let from = row * e.columns + cols.start;
+            let to = from + (each - 1) * e.columns + cols.len();
+            run(batch..batch + 1, from..to, acc.wrapping_add((row - rows.start) * stride));
         }
     }
 }

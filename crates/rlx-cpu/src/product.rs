@@ -102,7 +102,7 @@ pub(crate) fn bind(setting: Setting, sizes: &[i64], kernel: &Kernel, product: &P
         scratch.each = skip + r.each_bytes();
         flops += r.flops;
     }
-    let epilogue = behind.map(|r| Epilogue::new(r, form.m, scratch));
+    let epilogue = behind.map(|r| Epilogue::new(r, [form.m, form.n], scratch));
     if let Some(e) = &epilogue {
         scratch = e.scratch;
         flops += e.flops();

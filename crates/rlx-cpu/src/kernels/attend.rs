@@ -84,7 +84,7 @@ pub(super) fn attend(
         }
         let make = attending::<f32>(forms, given, a).ok_or_else(wrong)?;
         let own = make(&none).ok_or_else(wrong)?.scratch();
-        let epilogue = Epilogue::new(region, at(q, 2), own);
+        let epilogue = Epilogue::new(region, [at(q, 2), at(v, 3)], own);
         return Ok(ready(epilogue.scratch, flops + epilogue.flops() as usize, move |cx, args| {
             let Some(a) = make(args) else { return };
             // SAFETY: the binder checked the arguments, those of the region with the rest.
@@ -208,7 +208,7 @@ pub(super) fn selective(
         let (inputs, last) = parts(&nowhere(operands + 1)).ok_or_else(wrong)?;
         let y = scan::Out::Direct(x.exact(Ptr(std::ptr::null_mut())));
         let own = scan::SelectiveScan { inputs, y, last }.scratch();
-        let epilogue = Epilogue::new(region, x.shape.get(1).copied().unwrap_or(0), own);
+        let epilogue = Epilogue::new(region, [1, 2].map(|k| x.shape.get(k).copied().unwrap_or(0)), own);
         return Ok(ready(epilogue.scratch, flops + epilogue.flops() as usize, move |cx, args| {
             // SAFETY: the binder checked the arguments, those of the region with the rest.
             unsafe {

@@ -121,8 +121,14 @@ pub(crate) fn bind(
         }
         Work::Flow { step, .. } => flow::bind(setting, kernel, step, bodies, bindings),
         Work::Kernel { step, given, epilogue } => {
-            let region = epilogue.as_ref().map(|r| region::bind(setting.level, sizes, kernel, r, true));
-            step_kernel(setting, step, given, forms, region.transpose()?)
+            let behind = epilogue.as_ref().map(|r| {
+                // The queries of a head are one long row where no columns are reduced: a row has few.
+                let folds = r.code.iter().any(|i| matches!(i, Inst::Fold { .. }));
+                let more = usize::from(matches!(step, Step::Attention(_)) && !folds);
+                let r = Region { lanes: r.lanes + more, ..r.clone() };
+                region::bind(setting.level, sizes, kernel, &r, true)
+            });
+            step_kernel(setting, step, given, forms, behind.transpose()?)
         }
     }
 }

@@ -195,8 +195,8 @@ fn outputs(setting: Setting, sizes: Sizes, flops: usize, behind: Option<BoundReg
             unsafe { sizes.conv().run_to(level, cx.pool, &cx.scratch, x.0.cast(), w, y.0.cast()) }
         });
     };
-    let [.., channels] = sizes.dims;
-    let epilogue = Epilogue::new(region, channels, own);
+    let block = [sizes.conv().out_channels, sizes.conv().positions()];
+    let epilogue = Epilogue::new(region, block, own);
     ready(epilogue.scratch, flops + epilogue.flops() as usize, move |cx, args| {
         let [x, w, ..] = args else { return };
         let w = weights(cx, *w);

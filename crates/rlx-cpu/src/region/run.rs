@@ -204,6 +204,11 @@ impl BoundRegion {
         self.copy
     }
 
+    /// The number of lanes.
+    pub(crate) fn lanes(&self) -> usize {
+        self.lanes
+    }
+
     /// Whether a block must hold whole rows.
     pub(crate) fn needs_rows(&self) -> bool {
         !self.folds.is_empty()
@@ -334,16 +339,21 @@ impl Work<'_> {
     /// Moves to a row.
     unsafe fn start(&mut self, row: usize) {
         self.row = row;
-        let sizes = &self.region.rows;
-        for (k, (arg, base)) in self.region.args.iter().zip(self.args).enumerate() {
-            let mut rest = row;
-            let mut offset = 0isize;
-            for (size, stride) in sizes.iter().zip(&arg.rows).rev() {
-                offset += (rest % size.max(&1)) as isize * stride;
-                rest /= size.max(&1);
+        let args = &self.region.args;
+        for (k, base) in self.args.iter().enumerate().take(args.len()) {
+            // SAFETY: the table has room for every argument.
+            unsafe { *self.at.add(k) = base.0 };
+        }
+        let mut rest = row;
+        for (axis, size) in self.region.rows.iter().enumerate().rev() {
+            // The outermost axis needs no division, and most rows have no other.
+            let outer = if axis == 0 { 0 } else { rest / size.max(&1) };
+            let index = (rest - outer * size) as isize;
+            rest = outer;
+            for (k, stride) in args.iter().map(|a| a.rows.get(axis).copied().unwrap_or(0)).enumerate() {
+                // SAFETY: as above; a row that exists lies within the argument.
+                unsafe { *self.at.add(k) = (*self.at.add(k)).wrapping_offset(index * stride) };
             }
-            // SAFETY: the table has room for every argument; a row that exists lies within the argument.
-            unsafe { *self.at.add(k) = base.0.wrapping_offset(offset) };
         }
         for (k, f) in self.region.folds.iter().enumerate() {
             // SAFETY: there is an accumulator for every fold.

@@ -108,7 +108,7 @@ pub fn graph(seed: u64, size: usize, kind: Kind) -> Result<RandomGraph> {
             (true, 0..=2) => vec![n.clone(), m.clone()],
             (true, 3) => vec![m.clone(), n.clone()],
             (true, 4) => vec![n.clone(), Dim::constant(1)],
-            (true, 5) => vec![m.clone()],
+            (true, 5) => Vec::new(),
             _ => (0..rng.below(4)).map(|_| pick_dim(rng)).collect(),
         };
         let dtype = match (kind, rng.below(8)) {
@@ -137,6 +137,8 @@ pub fn graph(seed: u64, size: usize, kind: Kind) -> Result<RandomGraph> {
             break;
         }
         let new = match rng.below(12) {
+            0..=3 if wide => reduced(&vars, rng),
+            4..=6 if wide => joined(&vars, &sizes, rng),
             0 => wrapped(&g, &vars, rng),
             1 => restructured(&vars, rng),
             _ => applied(&g, &table, &vars, &sizes, if wide { LARGE } else { SMALL }, rng),
@@ -218,6 +220,46 @@ fn applied<'g>(
         }
     }
     Vec::new()
+}
+
+/// A reduction over some axis, which neighbours in memory seldom are for the samples' attributes.
+fn reduced<'g>(vars: &[Var<'g>], rng: &mut Rng) -> Vec<Var<'g>> {
+    let Some(x) = any(vars, rng).filter(|x| x.rank() > 0) else { return Vec::new() };
+    let axes = [rng.below(x.rank() as u64) as i64];
+    let keep = rng.below(2) == 0;
+    vec![match (x.dtype(), rng.below(3)) {
+        (DType::Bool, 0) => x.any(&axes, keep),
+        (DType::Bool, _) => x.all(&axes, keep),
+        (_, 0) => x.sum(&axes, keep),
+        (_, 1) => x.max(&axes, keep),
+        _ => x.min(&axes, keep),
+    }]
+}
+
+/// A product or a reduction, and a number or a number per row that goes with each element of it.
+fn joined<'g>(vars: &[Var<'g>], sizes: &[(&str, i64)], rng: &mut Rng) -> Vec<Var<'g>> {
+    let sizes: Bindings = sizes.iter().copied().collect();
+    let floats: Vec<Var<'g>> = vars.iter().copied().filter(|v| v.dtype() == DType::F32).collect();
+    let matrices: Vec<Var<'g>> = floats.iter().copied().filter(|v| v.rank() == 2).collect();
+    let Some(x) = any(&matrices, rng) else { return Vec::new() };
+    let size = |d: Dim| d.eval(&sizes).unwrap_or(i64::MAX);
+    let fits = |w: &Var<'g>| {
+        let (rows, columns) = (size(x.dim(0)), size(w.dim(1)));
+        w.dim(0) == x.dim(1) && rows.saturating_mul(columns).saturating_mul(size(x.dim(1))) <= 50 * LARGE
+    };
+    let fitting: Vec<Var<'g>> = matrices.iter().copied().filter(fits).collect();
+    let front = match any(&fitting, rng).filter(|_| rng.below(3) > 0) {
+        Some(w) if size(x.dim(0)).saturating_mul(size(w.dim(1))) <= LARGE => x.matmul(w),
+        _ => x.sum(&[rng.below(2) as i64], false),
+    };
+    let beside = |v: &Var<'g>| {
+        v.rank() == 0
+            || front.rank() == 2 && v.rank() == 2 && v.dim(0) == front.dim(0) && v.dim(1) == Dim::constant(1)
+    };
+    let small: Vec<Var<'g>> = floats.iter().copied().filter(beside).collect();
+    // Of large numbers a sine would show nothing but how they were rounded.
+    let Some(e) = any(&small, rng).map(|e| e.tanh()) else { return vec![front] };
+    vec![e, if rng.below(2) == 0 { front * e } else { front + e }]
 }
 
 /// A reshape or a new axis, which the samples' attributes would seldom fit.

@@ -130,7 +130,7 @@ fn random_graphs_agree_with_the_oracle() {
 
 #[test]
 fn wide_random_graphs_agree_with_the_oracle() {
-    random(Kind::Wide, false, false, 300);
+    random(Kind::Wide, false, false, 500);
 }
 
 #[test]

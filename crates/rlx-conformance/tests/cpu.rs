@@ -129,6 +129,11 @@ fn random_graphs_agree_with_the_oracle() {
 }
 
 #[test]
+fn wide_random_graphs_agree_with_the_oracle() {
+    random(Kind::Wide, false, false, 500);
+}
+
+#[test]
 fn smooth_random_graphs_agree_with_the_oracle_in_f32() {
     random(Kind::Smooth, true, false, 300);
 }

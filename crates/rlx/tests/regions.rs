@@ -70,6 +70,24 @@ fn a_number_per_row_computed_behind_a_product_is_stored() {
     }
 }
 
+/// Where everything is one element, a result may be stored where something was read that another one needs.
+#[test]
+fn one_element_behind_a_product_replaces_nothing_too_early() {
+    let g = Graph::new("one");
+    let x = g.input("x", DType::F32, [dim("n", 8), 1.into()]);
+    let w = g.input("w", DType::F32, [1, 1]);
+    let r = x.cumsum(0, false, false);
+    let e = r.tanh();
+    let z = x.matmul(w) + e;
+    g.output("e", e);
+    g.output("s", z.sin().cumsum(0, false, false));
+    let f = g.finish().unwrap();
+    for n in [1, 8] {
+        let x = tensor(DType::F32, &[n, 1], 1, 3);
+        agrees(&f, &[("x", &x), ("w", &tensor(DType::F32, &[1, 1], 2, 3))]);
+    }
+}
+
 /// A product of no columns still has rows, and what is computed once per row is stored.
 #[test]
 fn rows_of_a_product_without_columns_are_stored() {

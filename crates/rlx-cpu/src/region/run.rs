@@ -123,6 +123,9 @@ impl BoundRegion {
                             w.start(row);
                             w.whole_row();
                         }
+                        if self.is_one() {
+                            w.go(&self.only, 1);
+                        }
                     }
                 });
             }
@@ -136,10 +139,16 @@ impl BoundRegion {
     /// # Safety
     /// As for [`BoundRegion::run`]; `skip` as for [`BoundRegion::run_block`]; no task runs any more.
     pub(crate) unsafe fn finish(&self, scratch: &Scratch, skip: usize, args: &[Ptr<u8>]) {
-        if !self.only.is_empty() {
+        if !self.only.is_empty() && !self.is_one() {
             // SAFETY: as promised by the caller.
             unsafe { self.work(args, scratch, 0, skip).go(&self.only, 1) };
         }
+    }
+
+    /// Whether rows have but one element in all. Then the element may be stored where something was read that is read once,
+    /// so that what is stored once must be computed before, and is stored with the rest.
+    fn is_one(&self) -> bool {
+        self.mode != Mode::Flat && self.count == 1 && self.lanes == 1
     }
 
     /// Whether a row gives something even if it has no lanes.
@@ -261,6 +270,9 @@ impl BoundRegion {
                         w.go(&self.tail, 1);
                     }
                 }
+            }
+            if self.is_one() {
+                w.go(&self.only, 1);
             }
         }
     }

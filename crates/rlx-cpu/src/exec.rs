@@ -4,6 +4,7 @@ use crate::bind::{Bound, From, Io, Loaded, Setting, Watch, byte_count, contiguou
 use crate::data::{Data, View, ViewMut, check_fits, is_aligned, limits, to_tensor};
 use crate::product;
 use crate::profile::{Profile, Recorder};
+use rlx_compile::expand::computes;
 use rlx_compile::program::{Named, Program, SlotId, Work};
 use rlx_ir::dim::Bindings;
 use rlx_ir::op::Step;
@@ -71,9 +72,9 @@ impl Engine {
 pub struct Target;
 
 impl rlx_compile::Target for Target {
-    fn has_kernel(&self, _step: &Step, operands: &[Option<Type>]) -> bool {
-        // Every kernel takes whatever the compiler converts its operands to.
-        operands.iter().flatten().all(|t| !t.dtype.is_packed())
+    fn has_kernel(&self, step: &Step, operands: &[Option<Type>]) -> bool {
+        // Every kernel takes whatever the compiler converts its operands to, which it does with all but packed ones.
+        !computes(step) || operands.iter().flatten().all(|t| !t.dtype.is_packed())
     }
 }
 

@@ -125,6 +125,9 @@ impl Default for Limits {
     }
 }
 
+/// The most users of an item whose groups it tries to join.
+const ATTEMPTS: usize = 8;
+
 struct Fuser<'a, 'f> {
     items: &'a Items<'f>,
     limits: Limits,
@@ -201,7 +204,8 @@ impl Fuser<'_, '_> {
         }
         let mut reason = String::new();
         if self.limits.fuse && item.results.len() == 1 {
-            for g in users.iter().rev() {
+            // The nearest ones: whoever has very many users rarely fits far ones.
+            for g in users.iter().rev().take(ATTEMPTS) {
                 match self.try_join(i, *g, &users)? {
                     Ok(()) => {
                         self.leave(i, *g, &users);
@@ -254,14 +258,11 @@ impl Fuser<'_, '_> {
         if group.members.len() >= self.limits.members {
             return Ok(Err(format!("the group has {} members already", group.members.len())));
         }
-        let elsewhere: Vec<usize> = users.iter().copied().filter(|u| *u != g).collect();
-        if !elsewhere.is_empty() {
-            if self.out.groups.len() > self.limits.tracked {
-                return Ok(Err("used by several in a very large graph".into()));
-            }
-            if elsewhere.iter().any(|u| self.reach.has(*u, g)) {
-                return Ok(Err("what it gives to others comes back to the group".into()));
-            }
+        if users.len() > 1 && self.out.groups.len() > self.limits.tracked {
+            return Ok(Err("used by several in a very large graph".into()));
+        }
+        if users.iter().any(|u| *u != g && self.reach.has(*u, g)) {
+            return Ok(Err("what it gives to others comes back to the group".into()));
         }
         // Every read of the group must be of the element that is computed there.
         let numel = self.items.value(result)?.ty.numel();

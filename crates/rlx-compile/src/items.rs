@@ -7,7 +7,7 @@ use rlx_ir::func::{Def, Func};
 use rlx_ir::op::Step;
 use rlx_ir::op::step::Fold;
 use rlx_ir::scalar::Scalar;
-use rlx_ir::types::product;
+use rlx_ir::types::{inverse, product};
 use rlx_ir::{DType, Dim, Result, Tensor, Type};
 use std::collections::HashSet;
 
@@ -358,14 +358,8 @@ impl<'f> Items<'f> {
             return Ok(false);
         }
         let shape = self.value(r)?.ty.shape.clone();
-        let mut back = vec![0; axes.len()];
-        for (to, from) in axes.iter().enumerate() {
-            if let Some(slot) = back.get_mut(*from) {
-                *slot = to;
-            }
-        }
         let Some(item) = self.items.get_mut(i) else { return Ok(false) };
-        let access = Access::dense(&shape).permute(&back);
+        let access = Access::dense(&shape).permute(&inverse(axes));
         item.results = vec![r];
         item.written = Some(access.clone());
         self.set(r, Source::Item(i), r, Access::dense(&shape));

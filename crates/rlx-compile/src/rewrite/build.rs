@@ -44,15 +44,6 @@ pub fn is_identity(axes: &[usize]) -> bool {
     axes.iter().enumerate().all(|(i, a)| i == *a)
 }
 
-/// The permutation that undoes another.
-pub fn inverse(axes: &[usize]) -> Vec<usize> {
-    let mut out = vec![0; axes.len()];
-    for (to, from) in axes.iter().enumerate() {
-        out.get_mut(*from).into_iter().for_each(|slot| *slot = to);
-    }
-    out
-}
-
 /// The elements at those places.
 pub fn pick<T: Clone>(of: &[T], at: &[usize]) -> Option<Vec<T>> {
     at.iter().map(|i| of.get(*i).cloned()).collect()

@@ -1,7 +1,6 @@
 //! How an element of a dense buffer is found from an index: symbolic strides, and the views that compose with them.
 
 use rlx_ir::Dim;
-use rlx_ir::types::product;
 
 /// A strided view of a dense row-major buffer: element `i` stands at `offset + Σ i[k]·strides[k]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -139,11 +138,6 @@ impl Access {
             }
         }
         Some(Access { shape: shape.to_vec(), strides, offset: self.offset.clone() })
-    }
-
-    /// The number of elements of the view.
-    pub fn numel(&self) -> Dim {
-        product(&self.shape)
     }
 
     /// Whether every element of the view is the first one.

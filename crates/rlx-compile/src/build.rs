@@ -45,6 +45,8 @@ pub fn build(items: &Items<'_>, fused: &Fused, nested: &Nested<'_>) -> Result<Pr
         slot_of: vec![None; items.values.len()],
         last_read: vec![0; items.values.len()],
         buffers: Vec::new(),
+        held: Vec::new(),
+        output_of: items.outputs.iter().enumerate().map(|(k, v)| (*v, k as u32)).collect(),
         known: HashMap::new(),
     };
     for (name, max) in items.func.symbols()? {
@@ -115,6 +117,10 @@ struct Builder<'a, 'f> {
     /// The last group, by its place in the order, that reads a value.
     last_read: Vec<usize>,
     buffers: Vec<Buffer>,
+    /// The slot that took each buffer last.
+    held: Vec<SlotId>,
+    /// The number of the output that a value is.
+    output_of: HashMap<Value, u32>,
     known: HashMap<String, u32>,
 }
 
@@ -173,8 +179,8 @@ impl Builder<'_, '_> {
             return Ok(*s);
         }
         let ty = self.items.value(v)?.ty.clone();
-        let place = match self.items.outputs.iter().position(|o| *o == v) {
-            Some(k) => Place::Output(k as u32),
+        let place = match self.output_of.get(&v) {
+            Some(k) => Place::Output(*k),
             None => match over.and_then(|s| self.program.slots.get(s.0 as usize)) {
                 Some(Slot { place: Place::Arena(b), .. }) => {
                     let b = *b;
@@ -191,7 +197,12 @@ impl Builder<'_, '_> {
                 }
             },
         };
+        let buffer = if let Place::Arena(b) = &place { Some(*b as usize) } else { None };
         let slot = self.slot(ty.dtype, &ty.shape, place);
+        if let Some(b) = buffer {
+            self.held.resize(self.held.len().max(b + 1), slot);
+            self.held.get_mut(b).into_iter().for_each(|h| *h = slot);
+        }
         if let Some(s) = self.slot_of.get_mut(v) {
             *s = Some(slot);
         }
@@ -474,13 +485,7 @@ impl Builder<'_, '_> {
                 continue;
             };
             // Another value may have taken it in this very call.
-            let taken = self
-                .program
-                .slots
-                .iter()
-                .enumerate()
-                .any(|(k, s)| s.place == Place::Arena(*b) && k as u32 > slot.0);
-            if !taken {
+            if self.held.get(*b as usize) == Some(&slot) {
                 return Ok(Some(slot));
             }
         }

@@ -5,13 +5,16 @@ use rlx_ir::func::{Func, Node};
 use rlx_ir::graph::{Graph, Var};
 use rlx_ir::op::Step;
 use rlx_ir::op::step::{ConvPart, Running, kernel_dtype};
+use rlx_ir::ops::scatter::ScatterMode;
+use rlx_ir::ops::window::WindowKind;
 use rlx_ir::{Code, DType, Dim, Error, Result, Type};
 use std::cell::RefCell;
 use std::sync::Arc;
 
 /// What the device can do, as far as expansion asks.
 pub trait Target {
-    /// Whether there is a kernel for the step with operands of these types; else the body is run.
+    /// Whether there is a kernel for the step with operands of these types; else the body is run, and a step without a body
+    /// is an error. It is asked for every step but control flow.
     fn has_kernel(&self, step: &Step, operands: &[Option<Type>]) -> bool;
 }
 
@@ -67,11 +70,7 @@ impl Expander<'_> {
             }
             Some(Step::Collective(1)) => Ok(given()),
             Some(Step::Collective(ranks)) => {
-                let text =
-                    format!("{} at {} needs {ranks} ranks, and one is running", node.op.name, node.loc);
-                self.refused.borrow_mut().push(text);
-                // The results' types are needed to go on looking for more.
-                Ok(g.emit_at(node, operands))
+                self.refuse(g, node, operands, &format!("needs {ranks} ranks, and one is running"))
             }
             Some(Step::If | Step::While { .. } | Step::Scan { .. }) => {
                 let regions =
@@ -89,14 +88,14 @@ impl Expander<'_> {
                 shape.resize(y.rank().saturating_sub(1), Dim::constant(1));
                 Ok(vec![y + bias.reshape(shape)])
             }
-            Some(step) if computes(&step) => {
-                if !self.target.has_kernel(&step, &types)
-                    && let Ok(body) = Graph::body_of(node.op, &node.attrs, &types, &node.regions)
-                {
+            Some(step) if !self.target.has_kernel(&step, &types) => {
+                if let Ok(body) = Graph::body_of(node.op, &node.attrs, &types, &node.regions) {
                     return self.inline(g, &body, &given());
                 }
-                self.legal(g, node, &step, operands)
+                let types: Vec<String> = types.iter().flatten().map(Type::to_string).collect();
+                self.refuse(g, node, operands, &format!("has no kernel for {}", types.join(", ")))
             }
+            Some(step) if computes(&step) => self.legal(g, node, &step, operands),
             // Codecs take f32 and give f32.
             Some(Step::Quantize) => {
                 Ok(g.emit_at(node, operands.into_iter().map(|o| o.map(|v| v.to(DType::F32))).collect()))
@@ -111,6 +110,18 @@ impl Expander<'_> {
         }
     }
 
+    /// Notes that the device cannot run the node, and goes on to find all such nodes.
+    fn refuse<'g>(
+        &self,
+        g: &'g Graph,
+        node: &Node,
+        operands: Vec<Option<Var<'g>>>,
+        why: &str,
+    ) -> Result<Vec<Var<'g>>> {
+        self.refused.borrow_mut().push(format!("{} at {} {why}", node.op.name, node.loc));
+        Ok(g.emit_at(node, operands))
+    }
+
     /// The node in the dtypes that kernels compute in, with conversions around it.
     fn legal<'g>(
         &self,
@@ -121,12 +132,15 @@ impl Expander<'_> {
     ) -> Result<Vec<Var<'g>>> {
         let types: Vec<Option<Type>> = operands.iter().map(|o| o.map(Var::ty)).collect();
         let float = types.iter().flatten().map(|t| t.dtype).find(|d| d.is_float()).map(kernel_dtype);
+        // The numbers of a u64 in the order of those of an i64, and back: both turn the first bit.
+        let turned = |v: Var<'g>| v.to(DType::I64) + v.to(DType::I64).scalar(i64::MIN as f64);
         let fit = |(i, o): (usize, Option<Var<'g>>)| {
             o.map(|v| {
                 let class = node.op.operand(i).map_or(Class::Free, |s| s.class);
                 match v.dtype() {
                     d if d.is_float() => v.to(float.unwrap_or(DType::F32)),
                     DType::I32 if class == Class::Index => v,
+                    DType::U64 if class != Class::Index && orders(step) => turned(v),
                     d if d.is_int() || (d == DType::Bool && matches!(class, Class::Any | Class::Num)) => {
                         v.to(DType::I64)
                     }
@@ -137,10 +151,14 @@ impl Expander<'_> {
         let want = node.op.infer_types(&node.attrs, &types, &node.regions)?;
         let results = g.emit_at(node, operands.into_iter().enumerate().map(fit).collect());
         // The extreme of nothing is that of the kernel's dtype.
-        let exclusive =
-            matches!(step, Step::Running { kind: Running::Max | Running::Min, exclusive: true, .. });
+        let nothing = matches!(
+            step,
+            Step::Running { kind: Running::Max | Running::Min, exclusive: true, .. }
+                | Step::Window { kind: WindowKind::Max | WindowKind::Min, arg: false, .. }
+        );
         let back = |(v, t): (Var<'g>, &Type)| match t.dtype.int_range() {
-            Some((lo, hi)) if exclusive && v.dtype() != t.dtype => {
+            _ if t.dtype == DType::U64 && orders(step) => turned(v).to(DType::U64),
+            Some((lo, hi)) if nothing && v.dtype() != t.dtype => {
                 v.maximum(lo as f64).minimum(hi as f64).to(t.dtype)
             }
             _ => v.to(t.dtype),
@@ -149,10 +167,21 @@ impl Expander<'_> {
     }
 }
 
-/// Whether a step computes with its operands in a kernel of its own, rather than moving them or working element by element.
-fn computes(step: &Step) -> bool {
+/// Whether a step asks which of its operands' elements is larger.
+fn orders(step: &Step) -> bool {
     match step {
-        Step::Scatter { mode, .. } => *mode != rlx_ir::ops::scatter::ScatterMode::Set,
+        Step::Running { kind, .. } => matches!(kind, Running::Max | Running::Min),
+        Step::Window { kind, .. } => matches!(kind, WindowKind::Max | WindowKind::Min),
+        Step::Scatter { mode, .. } => matches!(mode, ScatterMode::Max | ScatterMode::Min),
+        Step::ArgFold { .. } | Step::Sort { .. } => true,
+        _ => false,
+    }
+}
+
+/// Whether a step computes with its operands in a kernel of its own, rather than moving them or working element by element.
+pub fn computes(step: &Step) -> bool {
+    match step {
+        Step::Scatter { mode, .. } => *mode != ScatterMode::Set,
         Step::Dot { .. }
         | Step::Conv { .. }
         | Step::Window { .. }

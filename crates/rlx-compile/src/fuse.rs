@@ -143,6 +143,9 @@ impl Default for Limits {
     }
 }
 
+/// The most users of an item whose groups it tries to join.
+const ATTEMPTS: usize = 8;
+
 struct Fuser<'a, 'f> {
     items: &'a Items<'f>,
     limits: Limits,
@@ -221,7 +224,8 @@ impl Fuser<'_, '_> {
         // Of several results only the first can go to a region.
         let joins = item.results.len() == 1 || item.doing.blocks(item.shape.len()).is_some();
         if self.limits.fuse && joins {
-            for g in users.iter().rev() {
+            // The nearest ones: whoever has very many users rarely fits far ones.
+            for g in users.iter().rev().take(ATTEMPTS) {
                 match self.try_join(i, *g, &users)? {
                     Ok(()) => {
                         self.leave(i, *g, &users);
@@ -277,14 +281,11 @@ impl Fuser<'_, '_> {
         if group.members.len() >= self.limits.members {
             return Ok(Err(format!("the group has {} members already", group.members.len())));
         }
-        let elsewhere: Vec<usize> = users.iter().copied().filter(|u| *u != g).collect();
-        if !elsewhere.is_empty() {
-            if self.out.groups.len() > self.limits.tracked {
-                return Ok(Err("used by several in a very large graph".into()));
-            }
-            if elsewhere.iter().any(|u| self.reach.has(*u, g)) {
-                return Ok(Err("what it gives to others comes back to the group".into()));
-            }
+        if users.len() > 1 && self.out.groups.len() > self.limits.tracked {
+            return Ok(Err("used by several in a very large graph".into()));
+        }
+        if users.iter().any(|u| *u != g && self.reach.has(*u, g)) {
+            return Ok(Err("what it gives to others comes back to the group".into()));
         }
         // Every read of the group must be of the element that is computed there.
         let numel = self.items.value(result)?.ty.numel();

@@ -4,7 +4,13 @@ use rlx_ir::func::{Func, PortKind, ValueId};
 use rlx_ir::graph::{Graph, Var};
 use rlx_ir::op::Step;
 use rlx_ir::{Result, Type};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+
+/// The most bytes that a tensor of the type takes.
+fn bytes(t: &Type) -> i64 {
+    // No packed scheme takes more than a byte for an element.
+    t.numel().upper().map_or(i64::MAX, |n| n.saturating_mul(t.dtype.bytes().unwrap_or(1) as i64))
+}
 
 /// Splits a graph into one from params to what is prepared, and one that takes what is prepared as further params (the
 /// last ones). `None` if there is nothing to prepare.
@@ -12,7 +18,13 @@ pub fn hoist(f: &Func) -> Result<(Option<Func>, Func)> {
     let mut fixed = vec![false; f.values.len()];
     let mut work = vec![false; f.values.len()]; // whether anything is computed on the way from the params
     let mut data = vec![false; f.values.len()]; // whether it depends on a param at all
+    let mut held = vec![0i64; f.values.len()]; // the bytes that lie in memory for it: those of what it views
     let set = |v: &mut Vec<bool>, i: ValueId, to: bool| {
+        if let Some(s) = v.get_mut(i.0 as usize) {
+            *s = to;
+        }
+    };
+    let put = |v: &mut Vec<i64>, i: ValueId, to: i64| {
         if let Some(s) = v.get_mut(i.0 as usize) {
             *s = to;
         }
@@ -22,6 +34,9 @@ pub fn hoist(f: &Func) -> Result<(Option<Func>, Func)> {
         // Of what has no size yet there is nothing to compute.
         set(&mut fixed, p.value, f.ty(p.value)?.symbols().next().is_none());
         set(&mut data, p.value, true);
+    }
+    for p in &f.ports {
+        put(&mut held, p.value, bytes(f.ty(p.value)?));
     }
     for node in &f.nodes {
         let types: Vec<Option<Type>> =
@@ -42,10 +57,11 @@ pub fn hoist(f: &Func) -> Result<(Option<Func>, Func)> {
         );
         let worked = node.operands.iter().flatten().any(|v| get(&work, *v)) || !view;
         // Expanding a small param into something large would cost more memory than it saves time.
-        let bytes = |t: &Type| t.numel().upper().unwrap_or(i64::MAX);
-        let read: i64 = types.iter().flatten().map(bytes).fold(0, i64::saturating_add);
+        let of = |v: &ValueId| held.get(v.0 as usize).copied().unwrap_or(0);
+        let read: i64 = node.operands.iter().flatten().map(of).fold(0, i64::saturating_add);
         let symbolic = node.results.iter().any(|r| f.ty(*r).is_ok_and(|t| t.symbols().next().is_some()))
-            || node.attrs.iter().any(|a| a.dims().iter().any(|d| !d.is_const()));
+            || node.attrs.iter().any(|a| a.dims().iter().any(|d| !d.is_const()))
+            || node.regions.iter().any(|r| r.symbols().map_or(true, |s| !s.is_empty()));
         let written: i64 =
             node.results.iter().filter_map(|r| f.ty(*r).ok()).map(bytes).fold(0, i64::saturating_add);
         let small = view || written <= read.saturating_mul(4).max(1 << 16);
@@ -53,13 +69,16 @@ pub fn hoist(f: &Func) -> Result<(Option<Func>, Func)> {
             set(&mut fixed, *r, all && small && !symbolic);
             set(&mut data, *r, all && some);
             set(&mut work, *r, worked);
+            let own = f.ty(*r).map_or(0, bytes);
+            put(&mut held, *r, if view { own.min(read) } else { own });
         }
     }
     // What the rest of the graph reads, directly or through views, and took work.
     let mut wanted: Vec<ValueId> = Vec::new();
+    let mut seen: HashSet<ValueId> = HashSet::new();
     let mut want = |v: ValueId| {
         let is_node = f.value(v).is_ok_and(|i| matches!(i.def, rlx_ir::func::Def::Node(..)));
-        if is_node && get(&fixed, v) && get(&work, v) && get(&data, v) && !wanted.contains(&v) {
+        if is_node && get(&fixed, v) && get(&work, v) && get(&data, v) && seen.insert(v) {
             wanted.push(v);
         }
     };

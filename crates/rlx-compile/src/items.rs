@@ -7,8 +7,9 @@ use rlx_ir::func::{Def, Func};
 use rlx_ir::op::Step;
 use rlx_ir::op::step::{Blocks, Fold};
 use rlx_ir::scalar::Scalar;
-use rlx_ir::types::product;
+use rlx_ir::types::{inverse, product};
 use rlx_ir::{DType, Dim, Result, Tensor, Type};
+use std::collections::HashSet;
 
 /// A value, by its place in [`Items::values`]; the first ones are those of the graph.
 pub type Value = usize;
@@ -117,6 +118,16 @@ pub struct Items<'f> {
     pub items: Vec<Item>,
     /// The outputs: each a value with memory of its own.
     pub outputs: Vec<Value>,
+    /// How often each value of the graph is used; an output counts as two uses, since it has to be what it is.
+    uses: Vec<u32>,
+}
+
+fn uses(func: &Func) -> Vec<u32> {
+    let mut uses = vec![0; func.values.len()];
+    let mut add = |v: ValueId, by: u32| uses.get_mut(v.0 as usize).into_iter().for_each(|u| *u += by);
+    func.nodes.iter().flat_map(|n| n.operands.iter().flatten()).for_each(|v| add(*v, 1));
+    func.outputs.iter().for_each(|o| add(o.value, 2));
+    uses
 }
 
 fn iota_access(shape: &[Dim], axis: usize) -> Access {
@@ -131,7 +142,8 @@ fn iota_access(shape: &[Dim], axis: usize) -> Access {
 impl<'f> Items<'f> {
     /// Resolves a graph in which every op has a step kind.
     pub fn new(func: &'f Func) -> Result<Items<'f>> {
-        let mut out = Items { func, values: Vec::new(), items: Vec::new(), outputs: Vec::new() };
+        let mut out =
+            Items { func, values: Vec::new(), items: Vec::new(), outputs: Vec::new(), uses: uses(func) };
         for (i, v) in func.values.iter().enumerate() {
             let source = match v.def {
                 Def::Port(p) => Source::Port(p as usize),
@@ -353,21 +365,13 @@ impl<'f> Items<'f> {
     fn write_permuted(&mut self, v: Value, r: Value, axes: &[usize]) -> Result<bool> {
         let info = self.value(v)?;
         let Source::Item(i) = info.source else { return Ok(false) };
-        let uses = |n: &rlx_ir::func::Node| n.operands.iter().flatten().filter(|o| o.0 as usize == v).count();
-        let users: usize = self.func.nodes.iter().map(uses).sum();
-        let output = self.func.outputs.iter().any(|o| o.value.0 as usize == v);
-        let shape = self.value(r)?.ty.shape.clone();
-        let mut back = vec![0; axes.len()];
-        for (to, from) in axes.iter().enumerate() {
-            if let Some(slot) = back.get_mut(*from) {
-                *slot = to;
-            }
-        }
-        let Some(item) = self.items.get_mut(i) else { return Ok(false) };
-        let able = matches!(item.doing, Doing::Step(Step::Attention(_)));
-        if !able || users != 1 || output || item.written.is_some() {
+        let able = |i: &Item| matches!(i.doing, Doing::Step(Step::Attention(_))) && i.written.is_none();
+        if !self.items.get(i).is_some_and(able) || self.uses.get(v) != Some(&1) {
             return Ok(false);
         }
+        let shape = self.value(r)?.ty.shape.clone();
+        let Some(item) = self.items.get_mut(i) else { return Ok(false) };
+        let back = inverse(axes);
         let access = Access::dense(&shape).permute(&back);
         item.results = vec![r];
         item.written = Some(back);
@@ -466,7 +470,7 @@ impl<'f> Items<'f> {
 
     /// Gives every output memory of its own: a view, a port, a constant or a value that is an output already is copied.
     fn finish_outputs(&mut self) -> Result<()> {
-        let mut taken: Vec<Value> = Vec::new();
+        let mut taken: HashSet<Value> = HashSet::new();
         for o in &self.func.outputs {
             let v = o.value.0 as usize;
             let info = self.value(v)?;
@@ -477,7 +481,7 @@ impl<'f> Items<'f> {
                 && matches!(self.value(base)?.source, Source::Item(_))
                 && !taken.contains(&base);
             let out = if own { base } else { self.copy(v, "copy")? };
-            taken.push(out);
+            taken.insert(out);
             self.outputs.push(out);
         }
         Ok(())

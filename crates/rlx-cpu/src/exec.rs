@@ -7,6 +7,7 @@ use crate::data::{
 use crate::kernels::pack_weights;
 use crate::product;
 use crate::profile::{Profile, Recorder};
+use rlx_compile::expand::computes;
 use rlx_compile::program::{Named, Program, SlotId, Work, fault};
 use rlx_ir::dim::Bindings;
 use rlx_ir::op::Step;
@@ -88,9 +89,9 @@ impl Engine {
 pub struct Target;
 
 impl rlx_compile::Target for Target {
-    fn has_kernel(&self, _step: &Step, operands: &[Option<Type>]) -> bool {
-        // Every kernel takes whatever the compiler converts its operands to.
-        operands.iter().flatten().all(|t| !t.dtype.is_packed())
+    fn has_kernel(&self, step: &Step, operands: &[Option<Type>]) -> bool {
+        // Every kernel takes whatever the compiler converts its operands to, which it does with all but packed ones.
+        !computes(step) || operands.iter().flatten().all(|t| !t.dtype.is_packed())
     }
 }
 

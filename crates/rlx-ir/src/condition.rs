@@ -49,7 +49,9 @@ pub struct Condition {
     pub op: &'static str,
     /// Where that op was written.
     pub loc: Loc,
-    /// The constraint of the op, in words.
+    /// The number of the op's constraint, from 1; 0 for what holds of all ops.
+    pub constraint: usize,
+    /// The constraint, in words.
     pub why: &'static str,
 }
 
@@ -66,7 +68,11 @@ impl Condition {
 
     /// The error that it does not hold.
     pub fn error(&self, text: &str) -> Error {
-        Error::new(Code::Size, format!("{text} ({})", self.why)).in_op(self.op).at(self.loc.clone())
+        let e = match self.constraint {
+            0 => Error::new(Code::Size, format!("{text}: {}", self.why)),
+            n => Error::new(Code::Size, text).constraint(n, self.why),
+        };
+        e.in_op(self.op).at(self.loc.clone())
     }
 }
 
@@ -85,26 +91,26 @@ pub fn conditions(f: &Func) -> Result<Vec<Condition>> {
 
 fn collect(f: &Func, seen: &mut HashSet<Demand>, out: &mut Vec<Condition>) -> Result<()> {
     for node in &f.nodes {
-        let mut add = |demand: Demand, why: &'static str| {
+        let mut add = |demand: Demand, constraint: usize, why: &'static str| {
             if !demand.certain() && seen.insert(demand.clone()) {
-                out.push(Condition { demand, op: node.op.name, loc: node.loc.clone(), why });
+                out.push(Condition { demand, op: node.op.name, loc: node.loc.clone(), constraint, why });
             }
         };
         if symbolic(f, node) {
-            for d in node.attrs.iter().flat_map(AttrValue::dims).filter(|d| !d.is_const()) {
-                add(Demand::NotNegative(d.clone()), "a size in an attribute");
-            }
             let types: Vec<Option<Type>> = node
                 .operands
                 .iter()
                 .map(|o| o.map(|v| f.ty(v).cloned()).transpose())
                 .collect::<Result<_>>()?;
             for (n, demand) in node.op.demands(&node.attrs, &types, &node.regions)? {
-                add(demand, node.op.constraints.get(n.wrapping_sub(1)).copied().unwrap_or_default());
+                add(demand, n, node.op.constraints.get(n.wrapping_sub(1)).copied().unwrap_or_default());
+            }
+            for d in node.attrs.iter().flat_map(AttrValue::dims).filter(|d| !d.is_const()) {
+                add(Demand::NotNegative(d.clone()), 0, "it is a size in an attribute");
             }
             for r in &node.results {
                 for d in f.ty(*r)?.shape.iter().filter(|d| !d.is_const()) {
-                    add(Demand::NotNegative(d.clone()), "an axis of the result");
+                    add(Demand::NotNegative(d.clone()), 0, "it is an axis of the result");
                 }
             }
         }

@@ -37,7 +37,7 @@ codes! {
     Axis = "E0103",
     /// Shapes do not broadcast together.
     Broadcast = "E0104",
-    /// A rank, a dimension or a product of dimensions is too large.
+    /// A rank, a dimension or a product of dimensions is too large, or a size breaks a constraint.
     Size = "E0105",
     /// An attribute is missing, of the wrong kind, or has a value that the op does not take.
     Attribute = "E0106",

@@ -10,5 +10,5 @@ pub use crate::op::{Cx, Grads, Infer, VjpCx, VmapCx, tol};
 pub use crate::oracle::{Arr, Eval};
 pub use crate::sample::{Samples, boolean, f, int, packed};
 pub use crate::scalar::{Num, Scalar};
-pub use crate::types::{Shape, Type, broadcast, product, resolve_axes, resolve_axis};
+pub use crate::types::{Shape, Type, broadcast, inverse, product, resolve_axes, resolve_axis};
 pub use crate::{attr_enum, ops};

@@ -144,6 +144,15 @@ pub fn resolve_axes(axes: &[i64], rank: usize) -> Result<Vec<usize>> {
     Ok(out)
 }
 
+/// The permutation that undoes another.
+pub fn inverse(axes: &[usize]) -> Vec<usize> {
+    let mut out = vec![0; axes.len()];
+    for (to, from) in axes.iter().enumerate() {
+        out.get_mut(*from).into_iter().for_each(|slot| *slot = to);
+    }
+    out
+}
+
 /// NumPy broadcasting of two shapes. The error names the axis, counted in the second shape.
 pub fn broadcast(a: &[Dim], b: &[Dim]) -> Result<Shape> {
     let rank = a.len().max(b.len());

@@ -100,7 +100,8 @@ fn sizes_that_must_be_equal() {
     let equal = |a, b| Demand::Equal(a, b);
     assert!(equal(&n + &n, &n * 2).certain() && !equal(n.clone(), m.clone()).certain());
     let why = "both speak of the same tokens";
-    let condition = Condition { demand: equal(n.clone(), &m + 1), op: "add", loc: Loc::Unknown, why };
+    let condition =
+        Condition { demand: equal(n.clone(), &m + 1), op: "add", loc: Loc::Unknown, constraint: 2, why };
     let bind = |n: i64, m: i64| [("n", n), ("m", m)].into_iter().collect::<Bindings>();
     condition.check(&bind(3, 2)).unwrap();
     let e = condition.check(&bind(3, 3)).unwrap_err();

@@ -1,6 +1,6 @@
 //! Raises activations: products of x and a gate that depends on x.
 
-use super::build::close;
+use super::build::{close, same};
 use super::work::{N, V, Work};
 use super::{Apply, Rule, Stage};
 use rlx_ir::ops::activations::{Geglu, Gelu, GeluTanh, Mish, QuickGelu, Silu, Softplus, Swiglu};
@@ -262,7 +262,7 @@ fn gate(
     inside.push(m);
     let op = if w.is(m, Add::DEF) {
         let t = plus(w, gate, inside, |c| w.is_number(c, 1.0))?;
-        if !close(dtype, c, 0.5) {
+        if !same(dtype, c, 0.5) {
             return None;
         }
         if let Some(u) = under(w, t, Erf::DEF, inside) {
@@ -272,7 +272,7 @@ fn gate(
             is_gelu_angle(w, u, x, bend, inside).then_some(GeluTanh::DEF)?
         }
     } else if w.is(m, Erfc::DEF) {
-        let fits = close(dtype, c, 0.5) && is_multiple(w, w.x(m, 0)?, x, -FRAC_1_SQRT_2, inside);
+        let fits = same(dtype, c, 0.5) && is_multiple(w, w.x(m, 0)?, x, -FRAC_1_SQRT_2, inside);
         fits.then_some(Gelu::DEF)?
     } else if c != 1.0 {
         return None;

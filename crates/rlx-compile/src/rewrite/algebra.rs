@@ -240,10 +240,22 @@ fn sub_number(w: &mut Work, n: N) -> Option<V> {
     w.like_result(y, n)
 }
 
-/// A negated constant: data that will be folded, or one number, then without axes.
+/// A negated constant: data, or one number, then without axes.
+///
+/// It is computed here, because a `neg` that is not folded after all would be taken back into a difference.
 fn negated(w: &mut Work, c: V) -> Option<V> {
-    if w.data(c).is_some_and(|t| t.len() > 1 && t.len() <= MAX_RESULT as usize) {
-        return w.plain(Neg::DEF, &[c]);
+    if let Some(t) = w.data(c).filter(|t| t.len() > 1 && t.len() <= MAX_RESULT as usize) {
+        let minus = match t.dtype().is_float() {
+            true => {
+                Tensor::from_f64s(t.dtype(), t.shape(), &t.to_f64s()?.iter().map(|x| -x).collect::<Vec<_>>())
+            }
+            false => Tensor::from_i128s(
+                t.dtype(),
+                t.shape(),
+                &t.to_i128s()?.iter().map(|x| -x).collect::<Vec<_>>(),
+            ),
+        };
+        return w.constant(minus?);
     }
     let (dtype, k) = (w.dtype(c)?, w.number(c)?);
     let t = match dtype.is_float() {

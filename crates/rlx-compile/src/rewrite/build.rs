@@ -10,14 +10,21 @@ use rlx_ir::ops::elementwise::{Cast, Constant, Mul};
 use rlx_ir::ops::views::{Broadcast, Permute, Reshape, Slice};
 use rlx_ir::types::{Shape, resolve_axes};
 
-/// Whether two numbers agree to the precision of constants in that dtype, as exporters round them.
+/// Whether a number agrees with an irrational one to the precision of constants in that dtype, as exporters write them.
 pub fn close(dtype: DType, a: f64, b: f64) -> bool {
     let tolerance = match dtype {
-        DType::F64 | DType::F32 => 1e-6,
+        DType::F64 => 1e-9,
+        DType::F32 => 1e-6,
         DType::F16 => 1e-3,
         _ => 8e-3,
     };
     (a - b).abs() <= tolerance * b.abs()
+}
+
+/// Whether a number of that dtype is that count or scale, as far as the dtype can hold it.
+pub fn same(dtype: DType, a: f64, b: f64) -> bool {
+    let rounded = Tensor::from_f64s(dtype, &[], &[b]).and_then(|t| t.to_f64s()?.first().copied());
+    rounded.unwrap_or(b) == a
 }
 
 /// Whether the op computes each element of its result from the elements at the same place.
@@ -35,15 +42,6 @@ pub fn ints(axes: impl IntoIterator<Item = usize>) -> Vec<i64> {
 /// Whether the axes are 0, 1, 2, …
 pub fn is_identity(axes: &[usize]) -> bool {
     axes.iter().enumerate().all(|(i, a)| i == *a)
-}
-
-/// The permutation that undoes another.
-pub fn inverse(axes: &[usize]) -> Vec<usize> {
-    let mut out = vec![0; axes.len()];
-    for (to, from) in axes.iter().enumerate() {
-        out.get_mut(*from).into_iter().for_each(|slot| *slot = to);
-    }
-    out
 }
 
 /// The elements at those places.
@@ -100,10 +98,10 @@ impl Work {
         }
     }
 
-    /// Whether the value is that number everywhere, to the precision of constants.
+    /// Whether the value is that number everywhere, as far as its dtype can hold it.
     pub fn is_number(&self, v: V, x: f64) -> bool {
         let dtype = self.dtype(v).unwrap_or(DType::F32);
-        self.number(v).is_some_and(|c| c == x || close(dtype, c, x))
+        self.number(v).is_some_and(|c| same(dtype, c, x))
     }
 
     /// What the value is the square of.

@@ -1,5 +1,6 @@
 //! Masks of attention: which keys a query sees, read from comparisons of positions, triangles and data.
 
+use super::build::same;
 use super::work::{V, Work};
 use rlx_ir::DType;
 use rlx_ir::dim::Dim;
@@ -106,6 +107,25 @@ fn along(w: &Work, v: V, from_end: usize) -> Option<Affine> {
     }
 }
 
+/// The number that a value has wherever it holds, if a cast keeps it from being zero there.
+fn held(w: &Work, v: V, depth: usize) -> Option<f64> {
+    let (n, _) = w.def(v).filter(|_| depth > 0)?;
+    let dtype = w.dtype(v)?;
+    if dtype == DType::Bool {
+        return Some(1.0);
+    }
+    let c = if w.is(n, Cast::DEF) {
+        held(w, w.x(n, 0)?, depth - 1)?
+    } else if w.is(n, Tril::DEF) || w.is(n, Triu::DEF) {
+        w.number(w.x(n, 0)?)?
+    } else if w.is(n, Reshape::DEF) || w.is(n, Broadcast::DEF) {
+        held(w, w.x(n, 0)?, depth - 1)?
+    } else {
+        return None;
+    };
+    (c != 0.0 && c.fract() == 0.0 && same(dtype, c, c)).then_some(c)
+}
+
 /// Where the value holds (is true, or not zero): where what is given is >= 0.
 fn half(w: &Work, v: V, depth: usize) -> Option<Affine> {
     let (n, _) = w.def(v).filter(|_| depth > 0)?;
@@ -130,7 +150,7 @@ fn half(w: &Work, v: V, depth: usize) -> Option<Affine> {
     } else if w.is(n, Not::DEF) && w.dtype(v) == Some(DType::Bool) {
         of(0).map(|a| a.complement())
     } else if w.is(n, Cast::DEF) {
-        of(0)
+        held(w, v, depth).and_then(|_| of(0))
     } else if w.is(n, Equal::DEF) || w.is(n, NotEqual::DEF) {
         let inner = of(0).filter(|_| w.x(n, 1).and_then(|c| w.number(c)) == Some(0.0))?;
         Some(if w.is(n, Equal::DEF) { inner.complement() } else { inner })

@@ -7,8 +7,9 @@
 //! Rules are data: [`RULES`] lists them by file, each with its algebra, the ops it starts from and samples on which
 //! it fires. A driver applies them until none fires. What a rule may change:
 //!
-//! 1. Values stay the same up to rounding; NaN, infinities and integers stay what they are. So `x · 0` stays, and
-//!    `x + 0` goes only where x cannot be −0 (−0 + 0 is 0), while `x + (−0)` always goes.
+//! 1. Values stay the same up to rounding; integers stay what they are, and so do NaN and infinities unless a finite
+//!    result in between overflows on one side only, since sums and factors are put in another order. So `x · 0` stays,
+//!    and `x + 0` goes only where x cannot be −0 (−0 + 0 is 0), while `x + (−0)` always goes.
 //! 2. Raising may make finite what was not for want of range: `exp(x) / Σ exp(x)` of a large x is NaN, softmax is
 //!    not; a query that sees no key gives NaN after a mask of −inf, 0 from `attention`.
 //! 3. Types, ports, outputs, their names and order, symbols and `diff` flags stay.
@@ -128,12 +129,19 @@ pub const RULES: &[&[Rule]] = &[
 /// The name under which merged equal nodes are counted: the driver does this by itself.
 pub const CSE: &str = "cse";
 
+/// The name under which it is counted that rules were still firing when the driver stopped: a mistake in a rule.
+pub const UNFINISHED: &str = "unfinished";
+
 /// The graph simplified, and raised as far as the options say.
 pub fn rewrite(f: &Func, options: &Options) -> Result<Rewritten> {
     let mut run = Run { raise: options.raise, merge: options.merge_projections, ..Run::default() };
     let func = run.func(f)?;
     let names = RULES.iter().flat_map(|t| t.iter()).map(|r| r.name).chain([CSE]);
-    let fired = names.enumerate().filter_map(|(i, name)| Some((name, *run.fired.get(&i)?))).collect();
+    let mut fired: Vec<_> =
+        names.enumerate().filter_map(|(i, name)| Some((name, *run.fired.get(&i)?))).collect();
+    if run.unfinished > 0 {
+        fired.push((UNFINISHED, run.unfinished));
+    }
     Ok(Rewritten { func, fired })
 }
 
@@ -148,6 +156,8 @@ struct Run {
     raise: bool,
     merge: bool,
     fired: HashMap<usize, usize>,
+    /// How often the budget was met.
+    unfinished: usize,
     /// Regions that nothing more can be done for; held, so that an address stays theirs.
     done: HashMap<*const Func, Arc<Func>>,
 }
@@ -215,6 +225,8 @@ impl Run {
             let before = budget;
             while let Some(n) = w.dequeue() {
                 if budget == 0 {
+                    debug_assert!(false, "rules undo each other");
+                    self.unfinished += 1;
                     return Ok(());
                 }
                 budget -= self.visit(w, n, stages)? as usize;

@@ -72,24 +72,27 @@ fn projection(w: &Work, n: N, x: V) -> Option<Projection> {
 
 fn merge_projections(w: &mut Work, n: N) -> Option<V> {
     let x = w.x(n, 0)?;
+    // First, because whatever uses x often is looked at from each of its users.
+    projection(w, n, x)?;
     let mut users: Vec<N> = w.users(x).iter().copied().filter(|u| w.is(*u, DotGeneral::DEF)).collect();
     users.sort_unstable();
     users.dedup();
     if users.len() < 2 || w.fixed(x) {
         return None;
     }
-    let own = users.iter().position(|u| *u == n)?;
     let mut parts = Vec::new();
-    let mut place = None;
-    for (i, u) in users.iter().enumerate() {
-        if let Some(p) = projection(w, *u, x) {
-            if i == own {
-                place = Some(parts.len());
+    for u in users {
+        if let Some(p) = projection(w, u, x) {
+            // All at once, from the first one.
+            if parts.is_empty() && u != n {
+                return None;
             }
-            parts.push((w.y(*u)?, p));
+            parts.push((w.y(u)?, p));
         }
     }
-    let place = place.filter(|_| parts.len() > 1)?;
+    if parts.len() < 2 {
+        return None;
+    }
     // Biases are merged if all have one; else they stay behind the product.
     let biased = parts.iter().all(|p| p.1.bias.is_some());
     let order = queries_first(&parts.iter().map(|p| p.1.width.clone()).collect::<Vec<_>>());
@@ -119,7 +122,7 @@ fn merge_projections(w: &mut Work, n: N) -> Option<V> {
     if olds.iter().zip(&made).any(|(old, new)| w.ty(*old) != w.ty(*new)) {
         return None;
     }
-    let at = order.iter().position(|i| *i == place)?;
+    let at = order.iter().position(|i| *i == 0)?;
     for (old, new) in olds.iter().zip(&made) {
         w.replace(*old, *new);
     }

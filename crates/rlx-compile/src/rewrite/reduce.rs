@@ -1,6 +1,6 @@
 //! Reductions over axes.
 
-use super::build::{close, ints, is_identity};
+use super::build::{ints, is_identity, same};
 use super::work::{N, V, Work};
 use super::{Apply, Rule, Stage};
 use rlx_ir::attr::AttrValue;
@@ -206,7 +206,7 @@ fn raise_mean(w: &mut Work, n: N) -> Option<V> {
     let shape = w.shape(r.x)?;
     let sizes: Shape = r.axes.iter().filter_map(|a| shape.get(*a).cloned()).collect();
     let (count, dtype) = (product(&sizes).as_const()? as f64, w.dtype(r.x)?);
-    if !dtype.is_float() || !close(dtype, c, count) || !w.once(s) {
+    if !dtype.is_float() || !same(dtype, c, count) || !w.once(s) {
         return None;
     }
     reduce(w, Mean::DEF, r.x, &r.axes, r.keep)

@@ -1,12 +1,12 @@
 //! Views around element-wise work: they move through it where they meet another view that undoes them.
 
-use super::build::{elementwise, inverse};
+use super::build::elementwise;
 use super::work::{N, V, Work};
 use super::{Apply, Rule, Stage};
 use rlx_ir::attr::AttrValue;
 use rlx_ir::ops::softmax::{LogSoftmax, Softmax};
 use rlx_ir::ops::views::{Broadcast, Permute, Reshape};
-use rlx_ir::types::resolve_axis;
+use rlx_ir::types::{inverse, resolve_axis};
 
 pub const RULES: &[Rule] = &[
     Rule {

@@ -276,13 +276,18 @@ fn slice_concat(w: &mut Work, n: N) -> Option<V> {
     let axis = resolve_axis(w.attrs::<Concat>(inner)?.axis, a.step.len()).ok()?;
     let (start, stop) = (a.start.get(axis)?.clone(), a.stop.get(axis)?.clone());
     let mut before = Dim::constant(0);
-    for part in w.node(inner)?.operands.clone().into_iter().flatten() {
-        let after = &before + w.shape(part)?.get(axis)?;
-        let at_least = |a: &Dim, b: &Dim| (a - b).lower().is_some_and(|l| l >= 0);
+    let at_least = |a: &Dim, b: &Dim| (a - b).lower().is_some_and(|l| l >= 0);
+    for part in w.node(inner)?.operands.iter().flatten() {
+        let after = &before + w.shape(*part)?.get(axis)?;
         if at_least(&start, &before) && at_least(&after, &stop) && at_least(&stop, &start) {
             *a.start.0.get_mut(axis)? = start - &before;
             *a.stop.0.get_mut(axis)? = stop - &before;
+            let part = *part;
             return w.emit(Slice::DEF, &a, &[part]);
+        }
+        // Parts that begin behind the first element hold no part that begins there.
+        if at_least(&after, &(&start + 1)) {
+            return None;
         }
         before = after;
     }
@@ -360,18 +365,26 @@ fn concat_slices(w: &mut Work, n: N) -> Option<V> {
 fn concat_concat(w: &mut Work, n: N) -> Option<V> {
     let rank = w.rank(w.y(n)?)?;
     let axis = resolve_axis(w.attrs::<Concat>(n)?.axis, rank).ok()?;
+    let same = |m: N| {
+        let along = |a: Concat| resolve_axis(a.axis, rank).is_ok_and(|k| k == axis);
+        w.is(m, Concat::DEF) && w.attrs::<Concat>(m).is_some_and(along)
+    };
+    // Only from the outermost one, and then all at once: one by one would list the parts of a long chain anew each time.
+    let y = w.y(n)?;
+    if w.once(y) && w.users(y).iter().any(|u| same(*u)) {
+        return None;
+    }
     let mut parts = Vec::new();
     let mut flattened = false;
-    for p in w.node(n)?.operands.iter().flatten() {
-        let inner = w.by(*p, Concat::DEF).filter(|m| {
-            w.attrs::<Concat>(*m).is_some_and(|a| resolve_axis(a.axis, rank).is_ok_and(|k| k == axis))
-        });
-        match inner {
-            Some(m) if w.once(*p) => {
+    let operands = |m: N| w.node(m).into_iter().flat_map(|n| n.operands.iter().rev().flatten().copied());
+    let mut stack: Vec<V> = operands(n).collect();
+    while let Some(p) = stack.pop() {
+        match w.by(p, Concat::DEF).filter(|m| w.once(p) && same(*m)) {
+            Some(m) => {
                 flattened = true;
-                parts.extend(w.node(m)?.operands.iter().flatten());
+                stack.extend(operands(m));
             }
-            _ => parts.push(*p),
+            None => parts.push(p),
         }
     }
     flattened.then(|| w.emit(Concat::DEF, &Concat { axis: axis as i64 }, &parts))?

@@ -8,7 +8,8 @@ use rlx_ir::func::{Def, Node, Output, Port, PortKind, ValueInfo};
 use rlx_ir::op::OpDef;
 use rlx_ir::ops::control::Barrier;
 use rlx_ir::ops::elementwise::{Add, And, Equal, Mul, NotEqual, Or, Xor};
-use rlx_ir::{Code, Error, Func, Graph, Loc, Result, Type, ValueId};
+use rlx_ir::{Code, Error, Func, Graph, Loc, Result, Tensor, Type, ValueId};
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -48,6 +49,7 @@ pub struct Work {
     /// Nodes by the hash of what they compute. An entry may be stale: what it names is compared.
     equal: HashMap<u64, Vec<N>>,
     /// Where new nodes are noted as coming from.
+    hashes: RefCell<DataHashes>,
     loc: Loc,
     /// How many elements may still be folded: a graph that is nothing but constants is left to its run.
     foldable: i64,
@@ -60,7 +62,7 @@ fn commutes(op: &'static OpDef) -> bool {
         .any(|d| std::ptr::eq(*d, op))
 }
 
-fn hash_attr(a: &AttrValue, h: &mut DefaultHasher) {
+fn hash_attr(a: &AttrValue, hashes: &mut DataHashes, h: &mut DefaultHasher) {
     match a {
         AttrValue::Absent => 0u8.hash(h),
         AttrValue::Int(x) => x.hash(h),
@@ -75,9 +77,27 @@ fn hash_attr(a: &AttrValue, h: &mut DefaultHasher) {
         AttrValue::DType(x) => x.hash(h),
         AttrValue::Tensor(t) => {
             (t.dtype(), t.shape()).hash(h);
-            // Enough to tell most data apart; equality decides.
-            t.bytes().get(..64).unwrap_or(t.bytes()).hash(h);
+            hashes.of(t).hash(h);
         }
+    }
+}
+
+/// Hashes of data, each computed once: data may be large, and are looked at often.
+#[derive(Default)]
+struct DataHashes(HashMap<*const u8, (Tensor, u64)>);
+
+impl DataHashes {
+    fn of(&mut self, t: &Tensor) -> u64 {
+        let compute = || {
+            let mut h = DefaultHasher::new();
+            t.planes().iter().for_each(|p| p.hash(&mut h));
+            h.finish()
+        };
+        if t.bytes().len() <= 64 {
+            return compute();
+        }
+        // The data are held, so that an address stays theirs.
+        self.0.entry(t.bytes().as_ptr()).or_insert_with(|| (t.clone(), compute())).1
     }
 }
 
@@ -102,6 +122,7 @@ impl Work {
             outputs: Vec::new(),
             queue: VecDeque::new(),
             equal: HashMap::with_capacity(f.nodes.len()),
+            hashes: RefCell::default(),
             loc: Loc::Unknown,
             foldable: 1 << 22,
         };
@@ -289,7 +310,9 @@ impl Work {
         let results: Vec<V> = (first..self.values.len() as u32).map(ValueId).collect();
         let node = Node { op, attrs, operands, results: results.clone(), regions, loc: self.loc.clone() };
         self.place(node);
-        self.equal.entry(hash).or_default().push(n);
+        let list = self.equal.entry(hash).or_default();
+        list.retain(|n| self.items.get(n.0 as usize).is_some_and(|i| i.alive));
+        list.push(n);
         results
     }
 
@@ -396,9 +419,11 @@ impl Work {
             if node.results.iter().any(|r| self.uses(*r) > 0) {
                 continue;
             }
-            let operands: Vec<V> = node.operands.iter().flatten().copied().collect();
-            self.items.get_mut(n.0 as usize).into_iter().for_each(|i| i.alive = false);
-            for v in operands {
+            let Some(item) = self.items.get_mut(n.0 as usize) else { continue };
+            item.alive = false;
+            // The dead keep nothing: long lists of operands and large data would add up.
+            item.node.attrs = Vec::new();
+            for v in std::mem::take(&mut item.node.operands).into_iter().flatten() {
                 self.unuse(v, n);
                 stack.extend(self.def(v).map(|d| d.0));
             }
@@ -449,7 +474,7 @@ impl Work {
     fn hash(&self, op: &'static OpDef, attrs: &[AttrValue], operands: &[Option<V>]) -> u64 {
         let mut h = DefaultHasher::new();
         std::ptr::from_ref(op).hash(&mut h);
-        attrs.iter().for_each(|a| hash_attr(a, &mut h));
+        attrs.iter().for_each(|a| hash_attr(a, &mut self.hashes.borrow_mut(), &mut h));
         if operands.len() == 2 {
             ordered(op, operands).hash(&mut h);
         } else {

@@ -277,11 +277,10 @@ impl Node {
     }
 }
 
-/// The dtypes that kernels compute in: what is stored otherwise is converted on the way in and out.
+/// The float that kernels compute in for one of that dtype: what is stored otherwise is converted on the way in and out.
 pub fn kernel_dtype(d: DType) -> DType {
     match d {
         DType::F64 => DType::F64,
-        d if d.is_float() => DType::F32,
-        _ => DType::I64,
+        _ => DType::F32,
     }
 }

@@ -57,12 +57,7 @@ fn grad<'g>(c: &VjpCx<'g>, a: &DotGeneral, i: usize) -> Result<Var<'g>> {
     pairs.sort_unstable();
     let order: Vec<usize> =
         own_batch.into_iter().chain(own_free).chain(pairs.iter().map(|p| p.1)).collect();
-    let mut back = vec![0i64; order.len()];
-    for (from, to) in order.iter().enumerate() {
-        if let Some(slot) = back.get_mut(*to) {
-            *slot = from as i64;
-        }
-    }
+    let back = ints(inverse(&order));
     Ok(if back.iter().enumerate().all(|(i, b)| i as i64 == *b) { d } else { d.permute(back) })
 }
 

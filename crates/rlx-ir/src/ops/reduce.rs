@@ -209,19 +209,14 @@ ops! {
         let x = c.x(0);
         let axes = resolve_axes(&a.axes, x.rank())?;
         let outer = (0..x.rank()).filter(|i| !axes.contains(i));
-        let order: Vec<i64> = outer.chain(axes.iter().copied()).map(|i| i as i64).collect();
-        let turned = x.permute(order.clone());
+        let order: Vec<usize> = outer.chain(axes.iter().copied()).collect();
+        let ints = |axes: &[usize]| axes.iter().map(|i| *i as i64).collect::<Vec<_>>();
+        let turned = x.permute(ints(&order));
         let shape = turned.shape();
         let (outer, inner) = shape.split_at(x.rank() - axes.len());
         let flat = turned.reshape([product(outer), product(inner)]);
         let others = flat.cumprod(1, true, false) * flat.cumprod(1, true, true);
-        let mut back = vec![0i64; order.len()];
-        for (to, from) in order.iter().enumerate() {
-            if let Some(slot) = back.get_mut(*from as usize) {
-                *slot = to as i64;
-            }
-        }
-        let others = others.reshape(shape.clone()).permute(back);
+        let others = others.reshape(shape.clone()).permute(ints(&inverse(&order)));
         Ok([restore(c.dy(0), x, &a.axes)? * others].into())
     };
     vmap = |c, a| Ok(vec![c.x(0).prod(c.shift_all(0, &a.axes)?, a.keep)]);

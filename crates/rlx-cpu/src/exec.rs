@@ -623,8 +623,8 @@ impl Executable {
                 return Err(Error::new(Code::BadInput, text));
             }
         }
-        // SAFETY: the outputs are exclusive borrows of the sizes that were just checked.
         let outputs = outputs.iter_mut().map(|o| Ptr(o.bytes.as_mut_ptr()));
+        // SAFETY: the outputs are exclusive borrows of the sizes that were just checked.
         unsafe { self.go(&bound, &params, &inputs, outputs, None) }
     }
 

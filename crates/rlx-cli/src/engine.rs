@@ -96,7 +96,7 @@ pub(crate) fn ready<'a>(
 ) -> Result<Ready<'a>> {
     let exe = rlx::compile_with(f, device, options)?;
     let sizes = bound(f, data);
-    match tools::check_memory(f, device, options, &exe, &sizes) {
+    match tools::check_memory(&exe, &sizes) {
         // The run says better what is missing.
         Err(e) if e.code() == rlx::Code::Unbound => {}
         other => other?,

@@ -80,7 +80,7 @@ fn gradient(f: &Func) -> Option<Func> {
 }
 
 fn data_at(f: &Func, r: &RandomGraph, seed: u64) -> Vec<(String, rlx_ir::Tensor)> {
-    RandomGraph { func: f.clone(), sizes: r.sizes.clone() }.data(seed).unwrap()
+    RandomGraph { func: f.clone(), sizes: r.sizes.clone(), wide: r.wide }.data(seed).unwrap()
 }
 
 /// Samples whose value hangs on the last bit of what goes in: rounding alone decides between neighbours.

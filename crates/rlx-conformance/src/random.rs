@@ -12,7 +12,8 @@ pub struct RandomGraph {
     pub func: Func,
     /// Its symbols and the value to use for each.
     pub sizes: Vec<(&'static str, i64)>,
-    wide: bool,
+    /// Whether integers are spread over the range that every dtype of them has.
+    pub wide: bool,
 }
 
 /// What kind of graph to make.
@@ -228,11 +229,11 @@ fn reduced<'g>(vars: &[Var<'g>], rng: &mut Rng) -> Vec<Var<'g>> {
     let axes = [rng.below(x.rank() as u64) as i64];
     let keep = rng.below(2) == 0;
     vec![match (x.dtype(), rng.below(3)) {
-        (DType::Bool, 0) => x.any(&axes, keep),
-        (DType::Bool, _) => x.all(&axes, keep),
-        (_, 0) => x.sum(&axes, keep),
-        (_, 1) => x.max(&axes, keep),
-        _ => x.min(&axes, keep),
+        (DType::Bool, 0) => x.any(axes, keep),
+        (DType::Bool, _) => x.all(axes, keep),
+        (_, 0) => x.sum(axes, keep),
+        (_, 1) => x.max(axes, keep),
+        _ => x.min(axes, keep),
     }]
 }
 
@@ -250,7 +251,7 @@ fn joined<'g>(vars: &[Var<'g>], sizes: &[(&str, i64)], rng: &mut Rng) -> Vec<Var
     let fitting: Vec<Var<'g>> = matrices.iter().copied().filter(fits).collect();
     let front = match any(&fitting, rng).filter(|_| rng.below(3) > 0) {
         Some(w) if size(x.dim(0)).saturating_mul(size(w.dim(1))) <= LARGE => x.matmul(w),
-        _ => x.sum(&[rng.below(2) as i64], false),
+        _ => x.sum([rng.below(2) as i64], false),
     };
     let beside = |v: &Var<'g>| {
         v.rank() == 0

@@ -271,6 +271,17 @@ impl Executable {
         self.prepare.as_ref().map(|l| &l.program)
     }
 
+    /// The bytes that a run works in at these sizes: the arena and the kernels' scratch space, with those of control flow.
+    pub fn working_bytes(&self, bindings: &Bindings) -> Result<u64> {
+        let of = |l: &Loaded, b: &Bindings| -> Result<u64> {
+            let bound = Bound::new(l, self.setting, b)?;
+            let arena = u64::try_from(bound.layout.peak).unwrap_or(0);
+            Ok(arena.saturating_add(bound.scratch.total(self.setting.threads) as u64))
+        };
+        let once = self.prepare.as_ref().map_or(Ok(0), |p| of(p, &Bindings::new()))?;
+        Ok(of(&self.loaded, bindings)?.max(once))
+    }
+
     /// The engine.
     pub fn engine(&self) -> &Engine {
         &self.engine
@@ -652,8 +663,8 @@ impl Executable {
                 return Err(Error::new(Code::BadInput, text));
             }
         }
-        // SAFETY: the outputs are exclusive borrows of the sizes that were just checked.
         let outputs = outputs.iter_mut().map(|o| Ptr(o.bytes.as_mut_ptr()));
+        // SAFETY: the outputs are exclusive borrows of the sizes that were just checked.
         unsafe { self.go(&bound, &params, &inputs, outputs, None) }
     }
 

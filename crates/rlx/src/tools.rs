@@ -4,8 +4,6 @@ use crate::exec::{AsFunc, CompileOptions, Device, Executable};
 use crate::machine::Machine;
 use rlx_compile::build::byte_size;
 use rlx_compile::fuse::Limits;
-use rlx_compile::plan::Layout;
-use rlx_compile::program::{Named, Work};
 use rlx_ir::dim::Bindings;
 use rlx_ir::{Code, Error, Result, Type};
 
@@ -21,52 +19,22 @@ pub fn stages(graph: &impl AsFunc, device: Device, options: &CompileOptions) -> 
     rlx_compile::stages(&*graph.func()?, &rlx_cpu::Target, &choice)
 }
 
-/// The bytes that a run takes at these sizes at least: the arena, the outputs, and what is made of params.
-pub fn run_bytes(p: &Program, bindings: &Bindings) -> Result<u64> {
+/// The bytes that a run takes at these sizes: what it works in, the outputs, and what is made of params.
+pub fn run_bytes(compiled: &Executable, bindings: &Bindings) -> Result<u64> {
     let unbound = |e: rlx_ir::dim::DimError| Error::new(Code::Unbound, e.to_string());
-    let mut sizes = Vec::new();
-    p.sizes.bind(bindings, &mut sizes).map_err(unbound)?;
-    let mut layout = Layout::default();
-    p.plan.layout(&sizes, &mut layout);
-    let mut total = u64::try_from(layout.peak).unwrap_or(0);
-    let of = |n: &Named| -> Result<u64> {
-        let bytes = byte_size(&Type::new(n.dtype, n.shape.clone()))?.eval(bindings).map_err(unbound)?;
-        Ok(u64::try_from(bytes).unwrap_or(0))
-    };
+    let p = compiled.program();
+    let mut total = compiled.on_cpu().working_bytes(bindings)?;
     for n in p.outputs.iter().chain(&p.prepared) {
-        total = total.saturating_add(of(n)?);
+        let bytes = byte_size(&Type::new(n.dtype, n.shape.clone()))?.eval(bindings).map_err(unbound)?;
+        total = total.saturating_add(u64::try_from(bytes).unwrap_or(0));
     }
-    for k in &p.kernels {
-        if let Work::Flow { bodies, .. } = &k.work {
-            for b in bodies {
-                total = total.saturating_add(run_bytes(b, bindings)?);
-            }
-        }
-    }
-    match &p.prepare {
-        Some(prepare) => Ok(total.saturating_add(run_bytes(prepare, &Bindings::new())?)),
-        None => Ok(total),
-    }
+    Ok(total)
 }
 
 /// Refuses what the machine has not the memory for. Systems grant memory that they do not have and end the program when
 /// it is used, so this is asked before a run of unknown size.
-pub fn check_memory(
-    graph: &impl AsFunc,
-    device: Device,
-    options: &CompileOptions,
-    compiled: &Executable,
-    bindings: &Bindings,
-) -> Result<()> {
-    let p = compiled.program();
-    let need = match compiled.on_cpu().prepare_program() {
-        // An executable keeps the bodies of control flow elsewhere.
-        _ if p.kernels.iter().any(|k| matches!(k.work, Work::Flow { .. })) => {
-            run_bytes(&stages(graph, device, options)?.program, bindings)?
-        }
-        Some(prepare) => run_bytes(p, bindings)?.saturating_add(run_bytes(prepare, &Bindings::new())?),
-        None => run_bytes(p, bindings)?,
-    };
+pub fn check_memory(compiled: &Executable, bindings: &Bindings) -> Result<()> {
+    let need = run_bytes(compiled, bindings)?;
     let text = |n: u64| print::bytes(i64::try_from(n).unwrap_or(i64::MAX));
     match Machine::this().available {
         Some(have) if need > have => {

@@ -208,3 +208,23 @@ fn memory_is_taken_over_where_that_is_legal() {
     let p = program(&g.finish().unwrap());
     judge(&p, &bound(&p, &[])).unwrap();
 }
+
+/// The kernels' scratch space counts, and is no larger than what works at once: a row that is held whole takes a few times its
+/// own bytes, however many threads there are.
+#[test]
+fn scratch_is_counted_and_does_not_grow_with_threads() {
+    let n = 1 << 20;
+    let g = rlx::Graph::new("row");
+    let x = g.input("x", rlx::DType::F32, [rlx::dim("b", 64), n.into()]);
+    g.output("y", x.softmax(-1));
+    let f = g.finish().unwrap();
+    let bytes = |threads: usize, b: i64| {
+        let e = rlx::compile_with(&f, Device::Cpu, &options(threads)).unwrap();
+        rlx::tools::run_bytes(&e, &[("b", b)].into_iter().collect()).unwrap() / (4 * n as u64)
+    };
+    for threads in [1, 2, 8] {
+        let one = bytes(threads, 1);
+        assert!((2..=6).contains(&one), "{threads} threads: {one} rows"); // the output and some tiles
+        assert!(bytes(threads, 64) <= 64 + 5 * threads as u64 + 1);
+    }
+}

@@ -152,7 +152,7 @@ fn sizes_of_params_are_checked() {
     let w = g.param("w", DType::F32, [dim("n", 16)]);
     let v = g.param("v", DType::F32, [dim("m", 8), 4.into()]);
     g.output("y", x + w);
-    g.output("total", v.sum(&[0, 1], false));
+    g.output("total", v.sum([0, 1], false));
     g.output("product", v.matmul(v.t()));
     let f = g.finish().unwrap();
     let e = rlx::compile_with(&f, Device::Cpu, &options(2)).unwrap();

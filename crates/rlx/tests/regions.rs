@@ -97,7 +97,7 @@ fn rows_of_a_product_without_columns_are_stored() {
     let e = g.input("r", DType::F32, [5, 1]).exp();
     let z = x.matmul(w) + e;
     g.output("e", e);
-    g.output("sum", z.sum(&[1], false));
+    g.output("sum", z.sum([1], false));
     g.output("z", z);
     let f = g.finish().unwrap();
     let (x, r) = (tensor(DType::F32, &[5, 4], -3, 3), tensor(DType::F32, &[5, 1], -3, 3));
@@ -111,7 +111,7 @@ fn a_number_computed_behind_a_reduction_by_columns_is_stored() {
     let g = Graph::new("columns");
     let x = g.input("x", DType::F32, [64, 32]);
     let e = g.input("s", DType::F32, [0i64; 0]).exp();
-    g.output("z", x.sum(&[0], false) * e);
+    g.output("z", x.sum([0], false) * e);
     g.output("e", e);
     let f = g.finish().unwrap();
     let s = Tensor::new(&[], &[0.5f32]).unwrap();
@@ -174,7 +174,7 @@ fn rows_beside_do_not_change_a_reduction() {
     let wave = |n: usize| (0..n).map(|i| (i as f32 * 0.37).sin()).collect::<Vec<f32>>();
     let g = Graph::new("long");
     let x = g.input("x", DType::F32, [dim("b", 40), 300_000.into()]);
-    g.output("y", x.sum(&[1], false));
+    g.output("y", x.sum([1], false));
     let e = compiled(&g.finish().unwrap(), 2);
     let run = |b: usize| {
         let one = wave(300_000);
@@ -186,7 +186,7 @@ fn rows_beside_do_not_change_a_reduction() {
     }
     let g = Graph::new("tall");
     let x = g.input("x", DType::F32, [dim("b", 600), 300.into(), 32.into()]);
-    g.output("y", (x * 1.5).sum(&[1], false));
+    g.output("y", (x * 1.5).sum([1], false));
     let e = compiled(&g.finish().unwrap(), 2);
     let run = |b: usize| {
         let one = wave(300 * 32);

@@ -108,7 +108,7 @@ pub(crate) fn bind(
                     |k: u32| forms.get(k as usize).cloned().ok_or_else(|| fault("an argument is missing"));
                 return Ok(copying(setting, form(from)?, form(to)?, bytes, from as usize, to as usize));
             }
-            let (scratch, flops) = (bound.scratch(), bound.flops);
+            let (scratch, flops) = (bound.scratch(setting.threads), bound.flops);
             // SAFETY: the binder checked that the arguments lie within their slots.
             let run = move |cx: &Cx<'_>, args: &[Ptr<u8>]| unsafe { bound.run(cx.pool, &cx.scratch, args) };
             Ok(Ready { scratch, run: Box::new(run), flops })

@@ -179,6 +179,7 @@ pub fn bind(
             slots: 0,
             tiles: 0,
             tile: 0,
+            width: 4,
             grain: 0,
             parts: 1,
             copy: None,
@@ -491,6 +492,9 @@ impl Binder<'_> {
                 _ if class == Class::Full => self.tile(),
                 _ => self.slot(),
             };
+            if matches!(dst, Place::Tile(_)) {
+                self.out.width = self.out.width.max(ty.kind().bytes());
+            }
             if !in_place {
                 self.release(r);
             }
@@ -566,6 +570,7 @@ impl Binder<'_> {
         // Not a tile that was given back: the instruction that wants this one may still read that.
         self.out.tiles += 1;
         let dst = Place::Tile(self.out.tiles as u32 - 1);
+        self.out.width = self.out.width.max(ty.kind().bytes());
         // A register's own form is that of one of these in memory.
         let plain = if ty.kind().bytes() == 8 { Store::F64 } else { Store::F32 };
         let f = tile::load(self.level, plain, LoadStride::Zero);

@@ -345,7 +345,7 @@ impl Columns {
         let table = scratch.each::<Ptr<u8>>(worker, self.lanes.len() + 3 * count);
         let given = args.iter().take(self.lanes.len()).enumerate().map(|(k, base)| at(k, *base));
         let mut len = 0;
-        for p in given.chain(accs.iter().flat_map(|acc| (0..count).map(|k| acc(k)))) {
+        for p in given.chain(accs.iter().flat_map(|acc| (0..count).map(acc))) {
             // SAFETY: the table has room for the arguments and three accumulators of each fold.
             unsafe { *table.add(len) = p };
             len += 1;

@@ -137,6 +137,8 @@ pub struct BoundRegion {
     pub(crate) tiles: usize,
     /// Elements of a tile.
     pub(crate) tile: usize,
+    /// Bytes of an element of a tile: those of the widest register.
+    pub(crate) width: usize,
     /// Elements per task.
     pub(crate) grain: usize,
     /// The parts that the lanes of a long row are cut into: each of `grain` lanes.

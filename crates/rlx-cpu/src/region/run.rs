@@ -32,12 +32,27 @@ pub(super) struct Work<'a> {
 }
 
 impl BoundRegion {
-    /// The scratch space that a run needs.
-    pub fn scratch(&self) -> ScratchSize {
+    /// The scratch space that a run needs with so many threads.
+    pub fn scratch(&self, threads: usize) -> ScratchSize {
         if let Some(c) = &self.columns {
             return c.scratch();
         }
-        ScratchSize { each: self.each(), shared: self.parts_bytes() }
+        match self.few(threads) {
+            Some(tasks) => ScratchSize { each: 0, shared: tasks * self.each() },
+            None => ScratchSize { each: self.each(), shared: self.parts_bytes() },
+        }
+    }
+
+    /// Rows of a task.
+    fn task_rows(&self) -> usize {
+        (self.grain / self.lanes.max(1)).max(1)
+    }
+
+    /// The number of tasks, if there are fewer than threads and each holds whole rows, which may be long: then tasks have
+    /// memory of their own rather than workers.
+    fn few(&self, threads: usize) -> Option<usize> {
+        let tasks = self.count.div_ceil(self.task_rows());
+        (self.mode == Mode::Resident && self.lanes > 0 && (1..threads).contains(&tasks)).then_some(tasks)
     }
 
     fn parts_bytes(&self) -> usize {
@@ -45,7 +60,7 @@ impl BoundRegion {
     }
 
     fn tile_bytes(&self) -> usize {
-        (self.tile.max(1) * 8).div_ceil(64) * 64
+        (self.tile.max(1) * self.width).div_ceil(64) * 64
     }
 
     fn each(&self) -> usize {
@@ -55,20 +70,18 @@ impl BoundRegion {
             + self.tiles * self.tile_bytes()
     }
 
-    /// A worker's memory, at the first row, with what is computed once computed.
+    /// A worker's memory behind what the kernel in front uses.
+    fn piece(&self, scratch: &Scratch, worker: usize, skip: usize) -> *mut u8 {
+        scratch.each::<u8>(worker, skip + self.each()).wrapping_add(skip)
+    }
+
+    /// Work in memory, at the first row, with what is computed once computed.
     ///
     /// # Safety
-    /// The scratch space is of the size that [`BoundRegion::scratch`] asks for, and no other task of the worker uses it.
-    unsafe fn work<'a>(
-        &'a self,
-        args: &'a [Ptr<u8>],
-        scratch: &Scratch,
-        worker: usize,
-        skip: usize,
-    ) -> Work<'a> {
-        // SAFETY: `each` bytes behind `skip` are the region's own.
+    /// The memory is as large as [`BoundRegion::each`] says, and nobody else uses it.
+    unsafe fn work<'a>(&'a self, args: &'a [Ptr<u8>], base: *mut u8) -> Work<'a> {
+        // SAFETY: as promised by the caller.
         unsafe {
-            let base = scratch.each::<u8>(worker, skip + self.each()).add(skip);
             let slots = base.add((self.args.len() * 8).div_ceil(64) * 64);
             let accs = slots.add(self.slots * SLOT);
             let tiles = accs.add((self.folds.len() * 8).div_ceil(64) * 64);
@@ -106,7 +119,7 @@ impl BoundRegion {
                 pool.run(self.lanes.div_ceil(self.grain), |task, worker| {
                     // SAFETY: tasks have lanes of their own, workers scratch of their own.
                     unsafe {
-                        let mut w = self.work(args, scratch, worker, 0);
+                        let mut w = self.work(args, self.piece(scratch, worker, 0));
                         let from = task * self.grain;
                         w.lanes(from..(from + self.grain).min(self.lanes));
                     }
@@ -114,11 +127,14 @@ impl BoundRegion {
             }
             _ if self.parts > 1 => self.run_parts(pool, scratch, args),
             _ => {
-                let each = (self.grain / self.lanes.max(1)).max(1);
+                let each = self.task_rows();
+                let own = self.few(pool.threads()).map(|n| Ptr(scratch.shared::<u8>(n * self.each())));
                 pool.run(self.count.div_ceil(each), |task, worker| {
-                    // SAFETY: tasks have rows of their own, workers scratch of their own.
+                    let base = own.map(|p| p.0.wrapping_add(task * self.each()));
+                    // SAFETY: tasks have rows of their own, tasks or workers scratch of their own.
                     unsafe {
-                        let mut w = self.work(args, scratch, worker, 0);
+                        let base = base.unwrap_or_else(|| self.piece(scratch, worker, 0));
+                        let mut w = self.work(args, base);
                         for row in task * each..((task + 1) * each).min(self.count) {
                             w.start(row);
                             w.whole_row();
@@ -130,8 +146,12 @@ impl BoundRegion {
                 });
             }
         }
+        let first = match self.few(pool.threads()) {
+            Some(_) => scratch.shared::<u8>(self.each()),
+            None => self.piece(scratch, 0, 0),
+        };
         // SAFETY: as promised by the caller; no task runs any more.
-        unsafe { self.finish(scratch, 0, args) };
+        unsafe { self.finish_in(first, args) };
     }
 
     /// Stores what is stored only once: behind all blocks or lanes, which may read what it replaces.
@@ -139,9 +159,16 @@ impl BoundRegion {
     /// # Safety
     /// As for [`BoundRegion::run`]; `skip` as for [`BoundRegion::run_block`]; no task runs any more.
     pub(crate) unsafe fn finish(&self, scratch: &Scratch, skip: usize, args: &[Ptr<u8>]) {
+        // SAFETY: as promised by the caller.
+        unsafe { self.finish_in(self.piece(scratch, 0, skip), args) };
+    }
+
+    /// # Safety
+    /// As for [`BoundRegion::finish`] and [`BoundRegion::work`].
+    unsafe fn finish_in(&self, base: *mut u8, args: &[Ptr<u8>]) {
         if !self.only.is_empty() && !self.is_one() {
             // SAFETY: as promised by the caller.
-            unsafe { self.work(args, scratch, 0, skip).go(&self.only, 1) };
+            unsafe { self.work(args, base).go(&self.only, 1) };
         }
     }
 
@@ -164,7 +191,7 @@ impl BoundRegion {
             let (row, part) = (task / parts, task % parts);
             // SAFETY: tasks have lanes and partial results of their own, workers scratch of their own.
             unsafe {
-                let mut w = self.work(args, scratch, worker, 0);
+                let mut w = self.work(args, self.piece(scratch, worker, 0));
                 w.start(row);
                 w.go(&self.head, 1);
                 let from = part * self.grain;
@@ -175,7 +202,7 @@ impl BoundRegion {
         pool.run(self.count.div_ceil(ROWS), |task, worker| {
             // SAFETY: the parts are done; tasks have rows of their own, workers scratch of their own.
             unsafe {
-                let mut w = self.work(args, scratch, worker, 0);
+                let mut w = self.work(args, self.piece(scratch, worker, 0));
                 for row in task * ROWS..((task + 1) * ROWS).min(self.count) {
                     w.start(row);
                     w.go(&self.head, 1);
@@ -205,7 +232,7 @@ impl BoundRegion {
         lanes: Range<usize>,
     ) {
         // SAFETY: as promised by the caller.
-        unsafe { self.work(args, scratch, worker, skip).lanes(lanes) };
+        unsafe { self.work(args, self.piece(scratch, worker, skip)).lanes(lanes) };
     }
 
     /// Source, destination and bytes of an element, where all that the region does is to copy.
@@ -248,7 +275,7 @@ impl BoundRegion {
     ) {
         // SAFETY: as promised by the caller.
         unsafe {
-            let mut w = self.work(args, scratch, worker, skip);
+            let mut w = self.work(args, self.piece(scratch, worker, skip));
             for row in rows.clone() {
                 w.start(row);
                 let front = block.add((row - rows.start) * row_bytes);

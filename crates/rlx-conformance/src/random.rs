@@ -308,11 +308,6 @@ fn wrapped<'g>(g: &'g Graph, vars: &[Var<'g>], rng: &mut Rng) -> Vec<Var<'g>> {
 }
 
 impl RandomGraph {
-    /// Another graph with the same symbols.
-    pub fn with(&self, func: Func) -> RandomGraph {
-        RandomGraph { func, sizes: self.sizes.clone(), wide: self.wide }
-    }
-
     /// Data for the ports, at the graph's sizes.
     pub fn data(&self, seed: u64) -> Result<Vec<(String, Tensor)>> {
         let sizes: rlx_ir::Bindings = self.sizes.iter().map(|(n, v)| (*n, *v)).collect();

@@ -311,8 +311,8 @@ impl BoundRegion {
     pub(crate) unsafe fn run_rest(&self, scratch: &Scratch, skip: usize, args: &[Ptr<u8>]) {
         // SAFETY: as promised by the caller.
         unsafe {
-            if self.lanes == 0 {
-                let mut w = self.work(args, scratch, 0, skip);
+            if self.lanes == 0 && self.keeps_rows() {
+                let mut w = self.work(args, self.piece(scratch, 0, skip));
                 for row in 0..self.count {
                     w.start(row);
                     w.whole_row();

@@ -7,9 +7,8 @@
 //! the gate when none is left, and waits for those who are inside: never for a helper that is still waking up, which can
 //! take longer than the whole job.
 //!
-//! A virtual machine may take an idle processor for one that its host withholds, and wakes a thread on its waker's own
-//! processor; the two share it for milliseconds, until the system parts them. So the caller keeps helpers off its processor
-//! while it wakes them: `place`.
+//! A virtual machine was seen to wake a thread on its waker's own processor though another one was idle; the two share it
+//! for milliseconds, until the system parts them. So the caller keeps helpers off its processor while it wakes them: `place`.
 
 use std::any::Any;
 use std::cell::UnsafeCell;

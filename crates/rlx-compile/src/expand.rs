@@ -133,7 +133,7 @@ impl Expander<'_> {
         let types: Vec<Option<Type>> = operands.iter().map(|o| o.map(Var::ty)).collect();
         let float = types.iter().flatten().map(|t| t.dtype).find(|d| d.is_float()).map(kernel_dtype);
         // The numbers of a u64 in the order of those of an i64, and back: both turn the first bit.
-        let turned = |v: Var<'g>| v.to(DType::I64) + v.to(DType::I64).scalar(i64::MIN as f64);
+        let turned = |v: Var<'g>| v.to(DType::I64) + g.scalar(DType::I64, i64::MIN as f64);
         let fit = |(i, o): (usize, Option<Var<'g>>)| {
             o.map(|v| {
                 let class = node.op.operand(i).map_or(Class::Free, |s| s.class);

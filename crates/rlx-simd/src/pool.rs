@@ -223,6 +223,21 @@ impl Shared {
 
     /// Waits for a job and goes in; false when the pool ends.
     fn wait(&self, worker: usize, seen: &mut usize) -> bool {
+        // Not by calling itself: jobs can end before it has woken as often as there are jobs.
+        while !self.stop.load(Ordering::Relaxed) {
+            if self.spin(seen) {
+                return true;
+            }
+            self.sleep(worker, *seen);
+            if self.enter(seen) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Looks out for a job for a while.
+    fn spin(&self, seen: &mut usize) -> bool {
         let begun = Instant::now();
         while begun.elapsed() < SPIN {
             for _ in 0..ROUNDS {
@@ -233,19 +248,22 @@ impl Shared {
             }
             std::thread::yield_now();
         }
+        false
+    }
+
+    /// Parks until somebody calls.
+    fn sleep(&self, worker: usize, seen: usize) {
         let mut parked = lock(&self.parked);
         let lies =
             |yes| self.beds.get(worker - 1).into_iter().for_each(|b| b.taken.store(yes, Ordering::Relaxed));
         lies(true);
         self.sleeping.fetch_add(1, Ordering::SeqCst);
         // Of a job that began and ended meanwhile nothing is left to do.
-        while !Self::invites(self.gate.load(Ordering::SeqCst), *seen) && !self.stop.load(Ordering::Relaxed) {
+        while !Self::invites(self.gate.load(Ordering::SeqCst), seen) && !self.stop.load(Ordering::Relaxed) {
             parked = self.wake.wait(parked).unwrap_or_else(PoisonError::into_inner);
         }
         self.sleeping.fetch_sub(1, Ordering::Relaxed);
         lies(false);
-        drop(parked);
-        self.enter(seen) || !self.stop.load(Ordering::Relaxed) && self.wait(worker, seen)
     }
 
     fn serve(&self, worker: usize) {

@@ -83,6 +83,8 @@ codes! {
     Quant = "E0600",
     /// The device cannot run part of the graph, or has not the memory for it.
     Device = "E0700",
+    /// A file cannot be read or written, does not follow its format, or holds what RLX has not.
+    File = "E0800",
 }
 
 /// Where a node came from: the caller's line of Rust, or a place in a text.

@@ -52,7 +52,7 @@ fn write(out: &mut String, files: &BTreeMap<&str, Vec<&'static OpDef>>) -> std::
                 doc::meaning(op),
                 doc::gradient(op),
                 doc::batching(op),
-                op.onnx.join(", "),
+                op.onnx_names().join(", "),
                 op.sample_list().len(),
                 name = op.name,
             )?;

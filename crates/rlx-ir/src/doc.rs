@@ -148,7 +148,7 @@ fn write_page(out: &mut String, op: &OpDef) -> std::fmt::Result {
     writeln!(out, "Meaning: {}. Gradient: {}. Batching: {}.", meaning(op), gradient(op), batching(op))?;
     write!(out, "Tolerance: f32 {:e}, f16 {:e}, bf16 {:e}.", t.f32, t.f16, t.bf16)?;
     if !op.onnx.is_empty() {
-        write!(out, " ONNX: {}.", op.onnx.join(", "))?;
+        write!(out, " ONNX: {}.", op.onnx_names().join(", "))?;
     }
     writeln!(out)
 }

@@ -1,5 +1,6 @@
 //! The one error type: a stable code, the op, the operands' types, the axis at fault and the caller's line.
 
+use crate::dim::Dim;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
@@ -85,6 +86,10 @@ codes! {
     Device = "E0700",
     /// A file cannot be read or written, does not follow its format, or holds what RLX has not.
     File = "E0800",
+    /// A model uses an op, or an op in a way, that RLX does not have.
+    Unsupported = "E0801",
+    /// A shape in a model depends on data.
+    Undetermined = "E0802",
 }
 
 /// Where a node came from: the caller's line of Rust, or a place in a text.
@@ -144,6 +149,8 @@ struct Inner {
     operands: Vec<(String, String)>,
     operand: Option<String>,
     axis: Option<usize>,
+    sizes: Option<(Dim, Dim)>,
+    inputs: Vec<String>,
     loc: Loc,
     snippet: Option<String>,
 }
@@ -159,6 +166,8 @@ impl Error {
             operands: Vec::new(),
             operand: None,
             axis: None,
+            sizes: None,
+            inputs: Vec::new(),
             loc: Loc::Unknown,
             snippet: None,
         }))
@@ -187,6 +196,18 @@ impl Error {
     /// Names the axis at fault, of the operand at fault.
     pub fn axis(mut self, axis: usize) -> Error {
         self.0.axis = Some(axis);
+        self
+    }
+
+    /// Says which two sizes ought to be equal.
+    pub fn sizes(mut self, a: &Dim, b: &Dim) -> Error {
+        self.0.sizes = Some((a.clone(), b.clone()));
+        self
+    }
+
+    /// Names the inputs whose values are asked for.
+    pub fn with_inputs(mut self, inputs: Vec<String>) -> Error {
+        self.0.inputs = inputs;
         self
     }
 
@@ -229,6 +250,14 @@ impl Error {
     /// The axis at fault.
     pub fn bad_axis(&self) -> Option<usize> {
         self.0.axis
+    }
+    /// The two sizes that ought to be equal.
+    pub fn bad_sizes(&self) -> Option<(&Dim, &Dim)> {
+        self.0.sizes.as_ref().map(|(a, b)| (a, b))
+    }
+    /// The inputs whose values are asked for.
+    pub fn inputs(&self) -> &[String] {
+        &self.0.inputs
     }
     /// The number of the op's constraint that is broken.
     pub fn bad_constraint(&self) -> Option<usize> {

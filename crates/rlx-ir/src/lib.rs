@@ -9,7 +9,7 @@
 //! 3. [`graph`]: the builder; [`func`]: a finished graph; [`verify`]: what is always true of one; [`condition`]: what it asks
 //!    of its symbols;
 //! 4. [`text`]: graphs as text; [`oracle`]: graphs as numbers;
-//! 5. [`transform`]: gradients, batching, removal of dead code; [`doc`]: the pages of the ops.
+//! 5. [`transform`]: gradients, batching, removal of dead code; [`doc`]: the pages of the ops; [`onnx`]: how ONNX nodes become ops.
 //!
 //! ```
 //! use rlx_ir::{DType::F32, Graph, Options, Tensor, dim};
@@ -39,6 +39,7 @@ pub mod error;
 mod flow;
 pub mod func;
 pub mod graph;
+pub mod onnx;
 pub mod op;
 pub mod ops;
 pub mod oracle;

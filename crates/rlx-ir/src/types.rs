@@ -176,6 +176,7 @@ pub fn broadcast(a: &[Dim], b: &[Dim]) -> Result<Shape> {
                         format!("{} and {} do not broadcast: {x} against {y}", ShapeText(a), ShapeText(b)),
                     )
                     .axis(axis)
+                    .sizes(&x, &y)
                 })
             }
         })

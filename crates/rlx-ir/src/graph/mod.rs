@@ -3,7 +3,10 @@
 //! Every method infers the shape of what it makes. An error is kept with the caller's line and poisons the handle;
 //! [`Graph::finish`] reports it, so a graph with an error in it never becomes a [`Func`].
 
+mod known;
 mod var;
+
+pub use known::Known;
 
 use crate::attr::{AttrValue, Attributes};
 use crate::dim::Dim;
@@ -47,6 +50,8 @@ struct Scope {
     /// The values of enclosing scopes (scope, value) that are used here, in the order of their ports.
     captures: Vec<(u32, ValueId)>,
     captured: HashMap<(u32, ValueId), ValueId>,
+    /// What is known of its values.
+    learnt: known::Learnt,
 }
 
 impl Scope {

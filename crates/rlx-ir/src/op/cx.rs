@@ -111,6 +111,7 @@ impl Infer<'_> {
         let name = self.def.operand_name(i);
         Err(self
             .fail(Code::Dim, n, format!("axis {axis} of {name} is {d}, but must be {want}"))
+            .sizes(d, want)
             .operand(name)
             .axis(axis))
     }
@@ -121,7 +122,7 @@ impl Infer<'_> {
         x.unify(y).ok_or_else(|| {
             let (an, bn) = (self.def.operand_name(a.0), self.def.operand_name(b.0));
             let text = format!("axis {} of {an} is {x}, but axis {} of {bn} is {y}", a.1, b.1);
-            self.fail(Code::Dim, n, text).operand(bn).axis(b.1)
+            self.fail(Code::Dim, n, text).operand(bn).axis(b.1).sizes(x, y)
         })
     }
 

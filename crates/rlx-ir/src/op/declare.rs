@@ -12,7 +12,7 @@
 ///     step = |c, a| …;                  // &Infer, Attrs -> Result<Step>      (a primitive, or a tuned kernel)
 ///     vjp = |c, a| …;                   // &VjpCx, &Attrs -> Result<Grads>
 ///     vmap = |c, a| …;                  // &VmapCx, &Attrs -> Result<Vec<Var>>
-///     onnx = ["…"];
+///     onnx = [same("…"), rule("…", 13, |c| …)];   // see `onnx`
 ///     samples = |s| …;                  // &mut Samples
 ///     tolerance = tol(1e-6, 1e-3, 1e-2);
 /// }
@@ -110,7 +110,7 @@ macro_rules! ops {
 
     (@field $d:ident $A:ident constraints $v:expr) => { $d.constraints = &$v };
     (@field $d:ident $A:ident regions $v:expr) => { $d.regions = &$v };
-    (@field $d:ident $A:ident onnx $v:expr) => { $d.onnx = &$v };
+    (@field $d:ident $A:ident onnx $v:expr) => { $d.onnx = const { &$v } };
     (@field $d:ident $A:ident tolerance $v:expr) => { $d.tol = $v };
     (@field $d:ident $A:ident samples $v:expr) => { $d.samples = $v };
     (@field $d:ident $A:ident meaning $v:expr) => { $d.meaning = $v };

@@ -16,6 +16,7 @@ use crate::dtype::Class;
 use crate::error::{Code, Error, Result};
 use crate::func::{Func, Node};
 use crate::graph::Var;
+use crate::onnx::Rule;
 use crate::oracle::{Arr, Eval};
 use crate::sample::Samples;
 use crate::scalar::Scalar;
@@ -137,8 +138,8 @@ pub struct OpDef {
     pub vjp: Vjp,
     /// Its batching.
     pub vmap: Vmap,
-    /// The ONNX ops that it stands for.
-    pub onnx: &'static [&'static str],
+    /// How ONNX ops become this one.
+    pub onnx: &'static [Rule],
     /// Its samples.
     pub samples: fn(&mut Samples),
     /// Its tolerances.
@@ -189,6 +190,13 @@ impl OpDef {
             reads: None,
             prune: None,
         }
+    }
+
+    /// The names of the ONNX ops that become this one.
+    pub fn onnx_names(&self) -> Vec<&'static str> {
+        let mut names: Vec<&str> = self.onnx.iter().map(|r| r.name).collect();
+        names.dedup();
+        names
     }
 
     /// The samples of the op.

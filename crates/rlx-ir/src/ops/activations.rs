@@ -43,14 +43,14 @@ ops! {
     relu: Relu(x: Num) -> y;
     each = |c, _| Ok(vec![c.x(0).maximum(0.0)]);
     vjp = |c, _| Ok(unless(c, c.x(0).less_equal(0.0), 0.0));
-    onnx = ["Relu"];
+    onnx = [same("Relu")];
     samples = |s| cases(s, Relu {}, &[0.0]);
 
     /// x where x > 0, else slope · x; the gradient at 0 is the slope.
     leaky_relu: LeakyRelu(x: Float) { slope: f64 = 0.01 } -> y;
     each = |c, a| Ok(vec![c.x(0).greater(0.0).select(c.x(0), c.x(0) * a.slope)]);
     vjp = |c, a| Ok([c.x(0).greater(0.0).select(c.dy(0), c.dy(0) * a.slope)].into());
-    onnx = ["LeakyRelu"];
+    onnx = [same("LeakyRelu")];
     samples = |s| {
         cases(s, LeakyRelu { slope: 0.01 }, &[0.0]);
         s.case("steep", LeakyRelu { slope: 0.3 }, [f([4]).within(-2.0, -0.1)]);
@@ -59,7 +59,7 @@ ops! {
     /// x where x > 0, else slope · x, with a slope that is data and broadcasts.
     prelu: Prelu(x: Float, slope: Float) -> y;
     each = |c, _| Ok(vec![c.x(0).greater(0.0).select(c.x(0), c.x(0) * c.x(1))]);
-    onnx = ["PRelu"];
+    onnx = [same("PRelu")];
     samples = |s| {
         s.case("per_channel", Prelu {}, [f([2, 3]).values(&[-1.0, 0.5, -0.3, 1.2]), f([3])]);
         s.case("one", Prelu {}, [f([4]).within(-2.0, -0.1), f([])]);
@@ -78,7 +78,7 @@ ops! {
         let x = c.x(0);
         Ok([c.dy(0) * x.less_equal(0.0).select(x.minimum(0.0).exp() * a.alpha, x.scalar(1.0))].into())
     };
-    onnx = ["Elu"];
+    onnx = [same("Elu")];
     samples = |s| {
         cases(s, Elu { alpha: 1.0 }, &[0.0]);
         s.case("alpha", Elu { alpha: 0.5 }, [f([4]).within(-2.0, -0.1)]);
@@ -87,7 +87,7 @@ ops! {
     /// 1.0507 · elu(x) with alpha 1.6733: activations keep mean 0 and variance 1.
     selu: Selu(x: Float) -> y;
     each = |c, _| Ok(vec![c.x(0).elu(SELU_ALPHA) * SELU_SCALE]);
-    onnx = ["Selu"];
+    onnx = [same("Selu")];
     samples = |s| cases(s, Selu {}, &[0.0]);
 
     /// x where x > 0, else alpha · (e^(x/alpha) − 1).
@@ -105,7 +105,7 @@ ops! {
         let x = c.x(0);
         Ok([c.dy(0) * x.less_equal(0.0).select((x.minimum(0.0) / a.alpha).exp(), x.scalar(1.0))].into())
     };
-    onnx = ["Celu"];
+    onnx = [same("Celu")];
     samples = |s| {
         cases(s, Celu { alpha: 1.0 }, &[0.0]);
         s.case("alpha", Celu { alpha: 0.5 }, [f([4]).within(-2.0, -0.1)]);
@@ -118,7 +118,7 @@ ops! {
         let (x, s) = (c.x(0), c.x(0).sigmoid());
         Ok([c.dy(0) * (s * (x * (1.0 - s) + 1.0))].into())
     };
-    onnx = ["Swish"];
+    onnx = [same("Swish")];
     samples = |s| cases(s, Silu {}, &[]);
     tolerance = tol(1e-5, 4e-3, 3e-2);
 
@@ -130,7 +130,7 @@ ops! {
         let density = (x * x * -0.5).exp() * (0.5 / PI).sqrt();
         Ok([c.dy(0) * ((x * -FRAC_1_SQRT_2).erfc() * 0.5 + x * density)].into())
     };
-    onnx = ["Gelu"];
+    onnx = [same("Gelu")];
     samples = |s| cases(s, Gelu {}, &[]);
     tolerance = tol(2e-5, 4e-3, 3e-2);
 
@@ -143,7 +143,7 @@ ops! {
         let slope = (x * x * (3.0 * CUBE) + 1.0) * (2.0 * (2.0 / PI).sqrt());
         Ok([c.dy(0) * (s + x * (s * (1.0 - s)) * slope)].into())
     };
-    onnx = ["Gelu"];
+    onnx = [same("Gelu")];
     samples = |s| cases(s, GeluTanh {}, &[]);
     tolerance = tol(2e-5, 4e-3, 3e-2);
 
@@ -164,7 +164,7 @@ ops! {
         let (x, t) = (c.x(0), c.x(0).softplus().tanh());
         Ok([c.dy(0) * (t + x * x.sigmoid() * (1.0 - t * t))].into())
     };
-    onnx = ["Mish"];
+    onnx = [same("Mish")];
     samples = |s| cases(s, Mish {}, &[]);
     tolerance = tol(2e-5, 4e-3, 3e-2);
 
@@ -172,7 +172,7 @@ ops! {
     softplus: Softplus(x: Float) -> y;
     each = |c, _| Ok(vec![c.x(0).maximum(0.0) + (-c.x(0).abs()).exp().log1p()]);
     vjp = |c, _| Ok([c.dy(0) * c.x(0).sigmoid()].into());
-    onnx = ["Softplus"];
+    onnx = [same("Softplus")];
     samples = |s| cases(s, Softplus {}, &[]);
     tolerance = tol(1e-5, 4e-3, 3e-2);
 
@@ -180,7 +180,7 @@ ops! {
     softsign: Softsign(x: Float) -> y;
     each = |c, _| Ok(vec![c.x(0) / (c.x(0).abs() + 1.0)]);
     vjp = |c, _| Ok([c.dy(0) / (c.x(0).abs() + 1.0).square()].into());
-    onnx = ["Softsign"];
+    onnx = [same("Softsign")];
     // Its second derivative jumps at 0.
     samples = |s| cases(s, Softsign {}, &[0.0]);
 
@@ -191,7 +191,7 @@ ops! {
         let inside = c.y(0).greater(0.0).and(c.y(0).less(1.0));
         Ok([inside.select(c.dy(0) * a.alpha, c.dy(0).zeros_like())].into())
     };
-    onnx = ["HardSigmoid"];
+    onnx = [same("HardSigmoid")];
     samples = |s| {
         cases(s, HardSigmoid { alpha: 1.0 / 6.0, beta: 0.5 }, &[-3.0, 3.0]);
         s.case("onnx", HardSigmoid { alpha: 0.2, beta: 0.4 }, [f([5])]);
@@ -205,7 +205,7 @@ ops! {
         let middle = x.less(3.0).select(dy * (x / 3.0 + 0.5), dy);
         Ok([x.less_equal(-3.0).select(dy.zeros_like(), middle)].into())
     };
-    onnx = ["HardSwish"];
+    onnx = [same("HardSwish")];
     samples = |s| cases(s, HardSwish {}, &[-3.0, 3.0]);
 
     /// x brought into lo..hi. Unlike clamp's, the gradient at the ends is 0.
@@ -250,7 +250,7 @@ ops! {
     };
     infer = |c, a| shrink(c, a.lambda);
     vjp = |c, a| Ok(unless(c, c.x(0).abs().less_equal(a.lambda), 0.0));
-    onnx = ["Shrink"];
+    onnx = [same("Shrink")];
     samples = |s| {
         cases(s, SoftShrink { lambda: 0.5 }, &[-0.5, 0.5]);
         s.case("wide", SoftShrink { lambda: 1.0 }, [f([3]).values(&[-1.4, 0.4, 1.2])]);
@@ -262,7 +262,7 @@ ops! {
     each = |c, a| Ok(vec![c.x(0).abs().less_equal(a.lambda).select(c.x(0).scalar(0.0), c.x(0))]);
     infer = |c, a| shrink(c, a.lambda);
     vjp = |c, a| Ok(unless(c, c.x(0).abs().less_equal(a.lambda), 0.0));
-    onnx = ["Shrink"];
+    onnx = [same("Shrink")];
     samples = |s| {
         cases(s, HardShrink { lambda: 0.5 }, &[-0.5, 0.5]);
         s.case("wide", HardShrink { lambda: 1.0 }, [f([3]).values(&[-1.4, 0.4, 1.2])]);
@@ -272,7 +272,7 @@ ops! {
     thresholded_relu: ThresholdedRelu(x: Float) { alpha: f64 = 1.0 } -> y;
     each = |c, a| Ok(vec![c.x(0).less_equal(a.alpha).select(c.x(0).scalar(0.0), c.x(0))]);
     vjp = |c, a| Ok(unless(c, c.x(0).less_equal(a.alpha), 0.0));
-    onnx = ["ThresholdedRelu"];
+    onnx = [same("ThresholdedRelu")];
     samples = |s| {
         cases(s, ThresholdedRelu { alpha: 1.0 }, &[1.0]);
         s.case("low", ThresholdedRelu { alpha: -0.5 }, [f([3]).values(&[-0.8, -0.2, 1.2])]);

@@ -68,7 +68,7 @@ ops! {
         Ok(vec![y])
     };
     vmap = |c, a| Ok(vec![c.x(0).tile([&[1], &a.repeats[..]].concat())]);
-    onnx = ["Tile"];
+    onnx = [same("Tile")];
     samples = |s| {
         s.case("rows", Tile { repeats: vec![2, 1] }, [f([2, 3])]);
         s.case("both", Tile { repeats: vec![2, 3] }, [f([1, 2])]);
@@ -118,7 +118,7 @@ ops! {
         let lead = |rest: &Dims| [&[Dim::constant(0)], &rest[..]].concat();
         Ok(vec![c.x(0).pad_mode(lead(&a.lo), lead(&a.hi), a.mode)])
     };
-    onnx = ["Pad"];
+    onnx = [same("Pad")];
     samples = |s| {
         s.case("edge", PadWith { lo: [1, 0].into(), hi: [2, 3].into(), mode: PadMode::Edge }, [f([2, 1])]);
         s.case("mirror", PadWith { lo: [2].into(), hi: [1].into(), mode: PadMode::Reflect }, [f([3])]);

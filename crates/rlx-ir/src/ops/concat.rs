@@ -50,7 +50,7 @@ ops! {
         let xs: Vec<_> = c.all_batched().into_iter().flatten().collect();
         Ok(vec![c.g.concat(&xs, c.shift(0, a.axis)?)])
     };
-    onnx = ["Concat"];
+    onnx = [same("Concat")];
     samples = |s| {
         s.case("rows", Concat { axis: 0 }, [f([2, 3]), f([1, 3]), f([3, 3])]);
         s.case("columns", Concat { axis: -1 }, [f([2, 3]), f([2, 1])]);
@@ -77,7 +77,7 @@ ops! {
         let total = a.sizes.iter().fold(Dim::constant(0), |t, n| t + n);
         if total.unify(c.dim(0, axis)?).is_none() {
             let text = format!("axis {axis} of x is {}, but the parts are {total}", c.dim(0, axis)?);
-            return Err(c.fail(Code::Dim, 4, text).operand("x").axis(axis));
+            return Err(c.fail(Code::Dim, 4, text).operand("x").axis(axis).sizes(&total, c.dim(0, axis)?));
         }
         let part = |n: &Dim| {
             let sized = |(i, d): (usize, &Dim)| if i == axis { n.clone() } else { d.clone() };
@@ -99,7 +99,7 @@ ops! {
         Ok([c.g.concat(&parts, a.axis)].into())
     };
     vmap = |c, a| Ok(c.x(0).split(c.shift(0, a.axis)?, a.sizes.clone()));
-    onnx = ["Split"];
+    onnx = [same("Split")];
     samples = |s| {
         s.case("columns", Split { axis: -1, sizes: [1, 2, 1].into() }, [f([2, 4])]);
         s.case("rows", Split { axis: 0, sizes: [2, 1].into() }, [f([3, 2])]);

@@ -248,7 +248,7 @@ ops! {
         let batched = c.is_batched(2);
         Ok(vec![c.opt(2).map_or(y, |b| y + per_channel(b, batched as usize, y.rank() - !batched as usize))])
     };
-    onnx = ["Conv"];
+    onnx = [same("Conv")];
     samples = |s| {
         let d = Conv::default;
         s.case_opt("plain", d(), [Some(f([2, 2, 5])), Some(f([3, 2, 3])), None]);
@@ -515,7 +515,7 @@ ops! {
         let y = form.grad_input(x, w, &spatial);
         Ok(vec![c.opt(2).map_or(y, |b| y + per_channel(b, 0, y.rank()))])
     };
-    onnx = ["ConvTranspose"];
+    onnx = [same("ConvTranspose")];
     samples = |s| {
         let d = ConvTranspose::default;
         s.case_opt("plain", d(), [Some(f([2, 2, 3])), Some(f([2, 3, 3])), None]);

@@ -90,7 +90,7 @@ ops! {
         let dx = c.x(0).cross_entropy_grad(c.x(1), c.dy(0), a.ignore_index, a.label_smoothing, a.reduction);
         Ok([Some(dx), None].into())
     };
-    onnx = ["SoftmaxCrossEntropyLoss"];
+    onnx = [same("SoftmaxCrossEntropyLoss")];
     samples = |s| {
         let a = CrossEntropy { ignore_index: -100, label_smoothing: 0.0, reduction: Reduction::Mean };
         s.case("mean", a.clone(), [f([3, 5]), int([3], 0, 5)]);
@@ -207,7 +207,7 @@ ops! {
         let (hit, valid) = hits(x, c.x(1), a.ignore_index);
         Ok(vec![reduce_valid(picked(x, hit), valid, a.reduction).to(c.x(0).dtype())])
     };
-    onnx = ["NegativeLogLikelihoodLoss"];
+    onnx = [same("NegativeLogLikelihoodLoss")];
     samples = |s| {
         let with = |ignore_index, reduction| NllLoss { ignore_index, reduction };
         s.case("mean", with(-100, Reduction::Mean), [f([3, 5]), int([3], 0, 5)]);

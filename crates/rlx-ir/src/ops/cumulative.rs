@@ -146,7 +146,7 @@ ops! {
     };
     vjp = |c, a| Ok([c.dy(0).cumsum(a.axis, a.exclusive, !a.reverse)].into());
     vmap = |c, a| Ok(vec![c.x(0).cumsum(c.shift(0, a.axis)?, a.exclusive, a.reverse)]);
-    onnx = ["CumSum"];
+    onnx = [same("CumSum")];
     samples = |s| {
         cases(s, |axis, exclusive, reverse| Cumsum { axis, exclusive, reverse });
         s.rough("int", Cumsum { axis: 0, exclusive: false, reverse: false }, [int([4], -9, 9)]);
@@ -171,7 +171,7 @@ ops! {
         Ok([c.x(0).cumprod(a.axis, true, a.reverse) * after].into())
     };
     vmap = |c, a| Ok(vec![c.x(0).cumprod(c.shift(0, a.axis)?, a.exclusive, a.reverse)]);
-    onnx = ["CumProd"];
+    onnx = [same("CumProd")];
     samples = |s| {
         cases(s, |axis, exclusive, reverse| Cumprod { axis, exclusive, reverse });
         let zeros = f([5]).values(&[2.0, 0.0, 3.0, 0.0, 0.5]);

@@ -270,7 +270,7 @@ ops! {
         }
         Ok(vec![z])
     };
-    onnx = ["MatMul", "Gemm", "MatMulInteger"];
+    onnx = [same("MatMul"), same("Gemm"), same("MatMulInteger")];
     samples = |s| {
         s.case("matrix", Matmul {}, [f([3, 4]), f([4, 2])]);
         s.case("batch", Matmul {}, [f([2, 3, 4]), f([2, 4, 2])]);

@@ -45,27 +45,27 @@ ops! {
     infer = |_, a| Ok(vec![a.value.ty()]);
     step = |_, a| Ok(Step::Constant(a.value));
     eval = |_, a| Ok(vec![Arr::from_tensor(&a.value)?]);
-    onnx = ["Constant"];
+    onnx = [same("Constant")];
 
     /// x + y.
     add: Add(x: Num, y: Num) -> z;
     scalar = Scalar::Add;
     vjp = |c, _| Ok([c.dy(0).sum_to(c.x(0)), c.dy(0).sum_to(c.x(1))].into());
-    onnx = ["Add"];
+    onnx = [same("Add")];
     samples = |s| s.binary((-1.5, 1.5), (-1.5, 1.5));
 
     /// x · y.
     mul: Mul(x: Num, y: Num) -> z;
     scalar = Scalar::Mul;
     vjp = |c, _| Ok([(c.dy(0) * c.x(1)).sum_to(c.x(0)), (c.dy(0) * c.x(0)).sum_to(c.x(1))].into());
-    onnx = ["Mul"];
+    onnx = [same("Mul")];
     samples = |s| s.binary((-1.5, 1.5), (-1.5, 1.5));
 
     /// x − y.
     sub: Sub(x: Num, y: Num) -> z;
     scalar = Scalar::Sub;
     vjp = |c, _| Ok([c.dy(0).sum_to(c.x(0)), (-c.dy(0)).sum_to(c.x(1))].into());
-    onnx = ["Sub"];
+    onnx = [same("Sub")];
     samples = |s| s.binary((-1.5, 1.5), (-1.5, 1.5));
 
     /// x / y. Integers are cut toward zero; an integer divided by 0 is 0.
@@ -75,7 +75,7 @@ ops! {
         let dx = c.dy(0) / c.x(1);
         Ok([dx.sum_to(c.x(0)), (-dx * c.y(0)).sum_to(c.x(1))].into())
     };
-    onnx = ["Div"];
+    onnx = [same("Div")];
     samples = |s| s.binary((-1.5, 1.5), (0.5, 2.0));
 
     /// The remainder of x / y with the sign of x; an integer by 0 gives 0.
@@ -85,7 +85,7 @@ ops! {
         let whole = (c.x(0) / c.x(1)).trunc();
         Ok([c.dy(0).sum_to(c.x(0)), (-c.dy(0) * whole).sum_to(c.x(1))].into())
     };
-    onnx = ["Mod"];
+    onnx = [same("Mod")];
     samples = |s| s.binary((5.1, 5.9), (2.1, 2.4));
 
     /// The largest whole number that is not above x / y. An integer by 0 gives 0; a float by 0 gives x / y.
@@ -120,7 +120,7 @@ ops! {
         let dy = || (dz * (c.y(0) * flat.select(one, x).log())).sum_to(y);
         Ok([c.wants(0).then(dx), c.wants(1).then(dy)].into())
     };
-    onnx = ["Pow"];
+    onnx = [same("Pow")];
     samples = |s| {
         s.binary((0.3, 2.0), (-1.5, 2.5));
         s.rough("zero_base", Pow {}, [f([4]).values(&[0.0]), f([4]).values(&[-1.0, 0.0, 0.5, 2.0])]);
@@ -154,7 +154,7 @@ ops! {
         let dy = y.less(x).select(dz.zeros_like(), half);
         Ok([dx.sum_to(x), dy.sum_to(y)].into())
     };
-    onnx = ["Max"];
+    onnx = [same("Max")];
     samples = |s| {
         s.binary((-1.5, 0.4), (0.5, 1.5));
         s.case("above", Maximum {}, [f([2, 3]).within(0.5, 1.5), f([3]).within(-1.5, 0.4)]);
@@ -173,7 +173,7 @@ ops! {
         let dy = y.greater(x).select(dz.zeros_like(), half);
         Ok([dx.sum_to(x), dy.sum_to(y)].into())
     };
-    onnx = ["Min"];
+    onnx = [same("Min")];
     samples = |s| {
         s.binary((-1.5, 0.4), (0.5, 1.5));
         s.case("above", Minimum {}, [f([2, 3]).within(0.5, 1.5), f([3]).within(-1.5, 0.4)]);
@@ -186,7 +186,7 @@ ops! {
     neg: Neg(x: Num) -> y;
     scalar = Scalar::Neg;
     vjp = |c, _| Ok([-c.dy(0)].into());
-    onnx = ["Neg"];
+    onnx = [same("Neg")];
     samples = |s| s.unary(-1.5, 1.5);
 
     /// `if_true` where the condition holds, else `if_false`.
@@ -198,7 +198,7 @@ ops! {
         let (dx, dy) = (c.x(0).select(dy, zero).sum_to(c.x(1)), c.x(0).select(zero, dy).sum_to(c.x(2)));
         Ok([None, Some(dx), Some(dy)].into())
     };
-    onnx = ["Where"];
+    onnx = [same("Where")];
     samples = |s| {
         s.case("same", Select {}, [boolean([3, 4]), f([3, 4]), f([3, 4])]);
         s.case("broadcast", Select {}, [boolean([3, 1]), f([4]), f([])]);
@@ -229,7 +229,7 @@ ops! {
         let inside = inside.into_iter().flatten().reduce(|a, b| a.and(b));
         Ok([inside.map_or(dy, |t| t.select(dy, dy.zeros_like()))].into())
     };
-    onnx = ["Clip"];
+    onnx = [same("Clip")];
     samples = |s| {
         s.case("inside", Clamp { lo: Some(-2.0), hi: Some(2.0) }, [f([3, 2])]);
         s.case("low", Clamp { lo: Some(-0.5), hi: None }, [f([4]).values(&[-1.2, -0.3, 0.1, 0.7])]);
@@ -270,7 +270,7 @@ ops! {
     equal: Equal(x: Any, y: Any) -> z;
     scalar = Scalar::Eq;
     infer = |c, _| truths(c);
-    onnx = ["Equal"];
+    onnx = [same("Equal")];
     samples = |s| compared(s, Equal {});
 
     /// Whether x != y; true if either is NaN.
@@ -283,42 +283,42 @@ ops! {
     less: Less(x: Any, y: Any) -> z;
     scalar = Scalar::Lt;
     infer = |c, _| truths(c);
-    onnx = ["Less"];
+    onnx = [same("Less")];
     samples = |s| compared(s, Less {});
 
     /// Whether x <= y; false if either is NaN.
     less_equal: LessEqual(x: Any, y: Any) -> z;
     scalar = Scalar::Le;
     infer = |c, _| truths(c);
-    onnx = ["LessOrEqual"];
+    onnx = [same("LessOrEqual")];
     samples = |s| compared(s, LessEqual {});
 
     /// Whether x > y; false if either is NaN.
     greater: Greater(x: Any, y: Any) -> z;
     scalar = Scalar::Gt;
     infer = |c, _| truths(c);
-    onnx = ["Greater"];
+    onnx = [same("Greater")];
     samples = |s| compared(s, Greater {});
 
     /// Whether x >= y; false if either is NaN.
     greater_equal: GreaterEqual(x: Any, y: Any) -> z;
     scalar = Scalar::Ge;
     infer = |c, _| truths(c);
-    onnx = ["GreaterOrEqual"];
+    onnx = [same("GreaterOrEqual")];
     samples = |s| compared(s, GreaterEqual {});
 
     /// Whether x is NaN; false for integers.
     is_nan: IsNan(x: Num) -> y;
     scalar = Scalar::IsNan;
     infer = |c, _| truths(c);
-    onnx = ["IsNaN"];
+    onnx = [same("IsNaN")];
     samples = |s| { s.special(IsNan {}); s.rough("int", IsNan {}, [int([3], -2, 3)]); };
 
     /// Whether x is ∞ or −∞; false for integers.
     is_inf: IsInf(x: Num) -> y;
     scalar = Scalar::IsInf;
     infer = |c, _| truths(c);
-    onnx = ["IsInf"];
+    onnx = [same("IsInf")];
     samples = |s| { s.special(IsInf {}); s.rough("int", IsInf {}, [int([3], -2, 3)]); };
 
     /// Whether x is neither infinite nor NaN; true for integers.
@@ -330,25 +330,25 @@ ops! {
     /// Both bits; for bool, whether both hold.
     and: And(x: Bits, y: Bits) -> z;
     scalar = Scalar::And;
-    onnx = ["And", "BitwiseAnd"];
+    onnx = [same("And"), same("BitwiseAnd")];
     samples = |s| bitwise(s, And {});
 
     /// Either bit; for bool, whether one holds or both do.
     or: Or(x: Bits, y: Bits) -> z;
     scalar = Scalar::Or;
-    onnx = ["Or", "BitwiseOr"];
+    onnx = [same("Or"), same("BitwiseOr")];
     samples = |s| bitwise(s, Or {});
 
     /// Where the bits differ; for bool, whether exactly one holds.
     xor: Xor(x: Bits, y: Bits) -> z;
     scalar = Scalar::Xor;
-    onnx = ["Xor", "BitwiseXor"];
+    onnx = [same("Xor"), same("BitwiseXor")];
     samples = |s| bitwise(s, Xor {});
 
     /// Every bit the other way round; for bool, whether x does not hold.
     not: Not(x: Bits) -> y;
     scalar = Scalar::Not;
-    onnx = ["Not", "BitwiseNot"];
+    onnx = [same("Not"), same("BitwiseNot")];
     samples = |s| {
         s.rough("bool", Not {}, [boolean([2, 3])]);
         s.rough("int", Not {}, [int([5], -9, 9)]);
@@ -361,7 +361,7 @@ ops! {
     scalar = Scalar::Shl;
     constraints = ["the operands are integers"];
     infer = |c, _| shifted(c);
-    onnx = ["BitShift"];
+    onnx = [same("BitShift")];
     samples = |s| shifts(s, Shl {});
 
     /// x / 2ʸ, rounded down. A count y that is negative, or not below the width in bits, gives 0 (−1 for x <
@@ -370,7 +370,7 @@ ops! {
     scalar = Scalar::Shr;
     constraints = ["the operands are integers"];
     infer = |c, _| shifted(c);
-    onnx = ["BitShift"];
+    onnx = [same("BitShift")];
     samples = |s| shifts(s, Shr {});
 
     /// x as another dtype. Floats are rounded to nearest, ties to even; floats become integers by cutting
@@ -396,7 +396,7 @@ ops! {
     };
     vjp = |c, _| Ok([c.x(0).dtype().is_float().then(|| c.dy(0).cast(c.x(0).dtype()))].into());
     vmap = |c, a| Ok(vec![c.x(0).cast(a.dtype)]);
-    onnx = ["Cast", "CastLike"];
+    onnx = [same("Cast"), same("CastLike")];
     samples = |s| {
         s.case("widen", Cast { dtype: DType::F64 }, [f([3, 4])]);
         s.rough("narrow", Cast { dtype: DType::F16 }, [f([3, 4])]);

@@ -191,7 +191,7 @@ ops! {
             }
         }])
     };
-    onnx = ["Gather"];
+    onnx = [same("Gather")];
     samples = |s| {
         s.case("rows", Gather { axis: 0 }, [f([4, 3]), int([5], -4, 4)]);
         s.case("matrix_of_columns", Gather { axis: -1 }, [f([2, 4]), int([2, 3], 0, 4)]);
@@ -228,7 +228,7 @@ ops! {
         Ok([Some(c.x(0).zeros_like().scatter_elements(c.x(1), c.dy(0), a.axis, ScatterMode::Add)), None].into())
     };
     vmap = |c, a| Ok(vec![c.bx(0).gather_elements(c.bx(1), c.shift(0, a.axis)?)]);
-    onnx = ["GatherElements"];
+    onnx = [same("GatherElements")];
     samples = |s| {
         s.case("columns", GatherElements { axis: 1 }, [f([3, 4]), int([3, 2], -4, 4)]);
         s.case("fewer", GatherElements { axis: 0 }, [f([3, 4]), int([5, 2], 0, 3)]);
@@ -272,7 +272,7 @@ ops! {
         (false, 0) => c.x(0).gather_nd(c.x(1), 0),
         _ => c.bx(0).gather_nd(c.bx(1), a.batch_dims + 1),
     }]);
-    onnx = ["GatherND"];
+    onnx = [same("GatherND")];
     samples = |s| {
         s.case("elements", GatherNd { batch_dims: 0 }, [f([3, 4]), int([5, 2], -3, 3)]);
         s.case("rows", GatherNd { batch_dims: 0 }, [f([3, 4]), int([2, 2, 1], 0, 3)]);

@@ -242,7 +242,7 @@ ops! {
         true => Ok(vec![c.x(0).linear(c.x(1), c.opt(2), a.transpose_w)]),
         false => vmap_through(c),
     };
-    onnx = ["Gemm"];
+    onnx = [same("Gemm")];
     samples = |s| {
         s.case("bias", Linear { transpose_w: false }, [f([2, 3, 4]), f([4, 5]), f([5])]);
         s.case_opt("plain", Linear { transpose_w: false }, [Some(f([3, 4])), Some(f([4, 2])), None]);
@@ -290,7 +290,7 @@ ops! {
         let text = format!("{}->{batch}{}", terms.join(","), eq.result());
         Ok(vec![c.g.einsum(&c.given(), text)])
     };
-    onnx = ["Einsum"];
+    onnx = [same("Einsum")];
     samples = |s| {
         let eq = |e: &str| Einsum { equation: e.into() };
         s.case("matmul", eq("ik,kj->ij"), [f([2, 3]), f([3, 4])]);

@@ -10,31 +10,31 @@ ops! {
     abs: Abs(x: Num) -> y;
     scalar = Scalar::Abs;
     vjp = |c, _| Ok([c.dy(0) * c.x(0).sign()].into());
-    onnx = ["Abs"];
+    onnx = [same("Abs")];
     samples = |s| { s.unary(0.2, 1.5); s.special(Abs {}); s.rough("int", Abs {}, [int([5], -9, 9)]); };
 
     /// −1, 0 or 1, as x is negative, zero or positive; 0 for NaN.
     sign: Sign(x: Num) -> y;
     scalar = Scalar::Sign;
-    onnx = ["Sign"];
+    onnx = [same("Sign")];
     samples = |s| { s.unary(0.2, 1.5); s.special(Sign {}); s.rough("int", Sign {}, [int([5], -2, 3)]); };
 
     /// The largest whole number that is not above x; an integer as it is.
     floor: Floor(x: Num) -> y;
     scalar = Scalar::Floor;
-    onnx = ["Floor"];
+    onnx = [same("Floor")];
     samples = |s| { s.unary(1.1, 1.9); s.special(Floor {}); s.rough("signs", Floor {}, [f([7])]); };
 
     /// The smallest whole number that is not below x; an integer as it is.
     ceil: Ceil(x: Num) -> y;
     scalar = Scalar::Ceil;
-    onnx = ["Ceil"];
+    onnx = [same("Ceil")];
     samples = |s| { s.unary(1.1, 1.9); s.special(Ceil {}); s.rough("signs", Ceil {}, [f([7])]); };
 
     /// The nearest whole number, ties to the even one; an integer as it is.
     round: Round(x: Num) -> y;
     scalar = Scalar::Round;
-    onnx = ["Round"];
+    onnx = [same("Round")];
     samples = |s| {
         s.unary(0.6, 1.4);
         s.special(Round {});
@@ -50,7 +50,7 @@ ops! {
     exp: Exp(x: Float) -> y;
     scalar = Scalar::Exp;
     vjp = |c, _| Ok([c.dy(0) * c.y(0)].into());
-    onnx = ["Exp"];
+    onnx = [same("Exp")];
     samples = |s| { s.unary(-1.5, 1.5); s.special(Exp {}); };
 
     /// eˣ − 1, exact near 0 too.
@@ -73,7 +73,7 @@ ops! {
     log: Log(x: Float) -> y;
     scalar = Scalar::Log;
     vjp = |c, _| Ok([c.dy(0) / c.x(0)].into());
-    onnx = ["Log"];
+    onnx = [same("Log")];
     samples = |s| { s.unary(0.3, 2.0); s.special(Log {}); };
 
     /// ln(1 + x), exact near 0 too; −∞ at −1.
@@ -96,7 +96,7 @@ ops! {
     sqrt: Sqrt(x: Float) -> y;
     scalar = Scalar::Sqrt;
     vjp = |c, _| Ok([c.dy(0) / (c.y(0) * 2.0)].into());
-    onnx = ["Sqrt"];
+    onnx = [same("Sqrt")];
     samples = |s| { s.unary(0.3, 2.0); s.special(Sqrt {}); };
 
     /// 1 / √x; ∞ at 0.
@@ -109,7 +109,7 @@ ops! {
     recip: Recip(x: Float) -> y;
     scalar = Scalar::Recip;
     vjp = |c, _| Ok([-c.dy(0) * (c.y(0) * c.y(0))].into());
-    onnx = ["Reciprocal"];
+    onnx = [same("Reciprocal")];
     samples = |s| { s.unary(0.5, 2.0); s.special(Recip {}); };
 
     /// x · x.
@@ -122,7 +122,7 @@ ops! {
     sin: Sin(x: Float) -> y;
     scalar = Scalar::Sin;
     vjp = |c, _| Ok([c.dy(0) * c.x(0).cos()].into());
-    onnx = ["Sin"];
+    onnx = [same("Sin")];
     samples = |s| { s.unary(-3.0, 3.0); s.special(Sin {}); };
     tolerance = tol(8e-6, 4e-3, 3e-2);
 
@@ -130,7 +130,7 @@ ops! {
     cos: Cos(x: Float) -> y;
     scalar = Scalar::Cos;
     vjp = |c, _| Ok([-c.dy(0) * c.x(0).sin()].into());
-    onnx = ["Cos"];
+    onnx = [same("Cos")];
     samples = |s| { s.unary(-3.0, 3.0); s.special(Cos {}); };
     tolerance = tol(8e-6, 4e-3, 3e-2);
 
@@ -138,7 +138,7 @@ ops! {
     tan: Tan(x: Float) -> y;
     scalar = Scalar::Tan;
     vjp = |c, _| Ok([c.dy(0) * (c.y(0) * c.y(0) + 1.0)].into());
-    onnx = ["Tan"];
+    onnx = [same("Tan")];
     samples = |s| { s.unary(-1.0, 1.0); s.special(Tan {}); };
     tolerance = tol(2e-5, 8e-3, 6e-2);
 
@@ -146,7 +146,7 @@ ops! {
     asin: Asin(x: Float) -> y;
     scalar = Scalar::Asin;
     vjp = |c, _| Ok([c.dy(0) * (1.0 - c.x(0) * c.x(0)).rsqrt()].into());
-    onnx = ["Asin"];
+    onnx = [same("Asin")];
     samples = |s| { s.unary(-0.8, 0.8); s.special(Asin {}); };
     tolerance = tol(2e-5, 4e-3, 3e-2);
 
@@ -154,7 +154,7 @@ ops! {
     acos: Acos(x: Float) -> y;
     scalar = Scalar::Acos;
     vjp = |c, _| Ok([-c.dy(0) * (1.0 - c.x(0) * c.x(0)).rsqrt()].into());
-    onnx = ["Acos"];
+    onnx = [same("Acos")];
     samples = |s| { s.unary(-0.8, 0.8); s.special(Acos {}); };
     tolerance = tol(2e-5, 4e-3, 3e-2);
 
@@ -162,7 +162,7 @@ ops! {
     atan: Atan(x: Float) -> y;
     scalar = Scalar::Atan;
     vjp = |c, _| Ok([c.dy(0) / (c.x(0) * c.x(0) + 1.0)].into());
-    onnx = ["Atan"];
+    onnx = [same("Atan")];
     samples = |s| { s.unary(-2.0, 2.0); s.special(Atan {}); };
     tolerance = tol(1e-5, 4e-3, 3e-2);
 
@@ -170,7 +170,7 @@ ops! {
     sinh: Sinh(x: Float) -> y;
     scalar = Scalar::Sinh;
     vjp = |c, _| Ok([c.dy(0) * c.x(0).cosh()].into());
-    onnx = ["Sinh"];
+    onnx = [same("Sinh")];
     samples = |s| { s.unary(-1.5, 1.5); s.special(Sinh {}); };
     tolerance = tol(1e-5, 4e-3, 3e-2);
 
@@ -178,7 +178,7 @@ ops! {
     cosh: Cosh(x: Float) -> y;
     scalar = Scalar::Cosh;
     vjp = |c, _| Ok([c.dy(0) * c.x(0).sinh()].into());
-    onnx = ["Cosh"];
+    onnx = [same("Cosh")];
     samples = |s| { s.unary(-1.5, 1.5); s.special(Cosh {}); };
     tolerance = tol(1e-5, 4e-3, 3e-2);
 
@@ -186,7 +186,7 @@ ops! {
     asinh: Asinh(x: Float) -> y;
     scalar = Scalar::Asinh;
     vjp = |c, _| Ok([c.dy(0) * (c.x(0) * c.x(0) + 1.0).rsqrt()].into());
-    onnx = ["Asinh"];
+    onnx = [same("Asinh")];
     samples = |s| { s.unary(-2.0, 2.0); s.special(Asinh {}); };
     tolerance = tol(2e-5, 4e-3, 3e-2);
 
@@ -194,7 +194,7 @@ ops! {
     acosh: Acosh(x: Float) -> y;
     scalar = Scalar::Acosh;
     vjp = |c, _| Ok([c.dy(0) * (c.x(0) * c.x(0) - 1.0).rsqrt()].into());
-    onnx = ["Acosh"];
+    onnx = [same("Acosh")];
     samples = |s| { s.unary(1.2, 2.5); s.special(Acosh {}); };
     tolerance = tol(2e-5, 4e-3, 3e-2);
 
@@ -202,7 +202,7 @@ ops! {
     atanh: Atanh(x: Float) -> y;
     scalar = Scalar::Atanh;
     vjp = |c, _| Ok([c.dy(0) / (1.0 - c.x(0) * c.x(0))].into());
-    onnx = ["Atanh"];
+    onnx = [same("Atanh")];
     samples = |s| { s.unary(-0.8, 0.8); s.special(Atanh {}); };
     tolerance = tol(2e-5, 4e-3, 3e-2);
 
@@ -210,7 +210,7 @@ ops! {
     tanh: Tanh(x: Float) -> y;
     scalar = Scalar::Tanh;
     vjp = |c, _| Ok([c.dy(0) * (1.0 - c.y(0) * c.y(0))].into());
-    onnx = ["Tanh"];
+    onnx = [same("Tanh")];
     samples = |s| { s.unary(-1.5, 1.5); s.special(Tanh {}); };
     tolerance = tol(1e-5, 4e-3, 3e-2);
 
@@ -218,7 +218,7 @@ ops! {
     erf: Erf(x: Float) -> y;
     scalar = Scalar::Erf;
     vjp = |c, _| Ok([c.dy(0) * ((-c.x(0).square()).exp() * FRAC_2_SQRT_PI)].into());
-    onnx = ["Erf"];
+    onnx = [same("Erf")];
     samples = |s| { s.unary(-1.5, 1.5); s.special(Erf {}); };
     tolerance = tol(1e-5, 4e-3, 3e-2);
 
@@ -237,6 +237,6 @@ ops! {
     sigmoid: Sigmoid(x: Float) -> y;
     scalar = Scalar::Sigmoid;
     vjp = |c, _| Ok([c.dy(0) * (c.y(0) * (1.0 - c.y(0)))].into());
-    onnx = ["Sigmoid"];
+    onnx = [same("Sigmoid")];
     samples = |s| { s.unary(-2.0, 2.0); s.special(Sigmoid {}); };
 }

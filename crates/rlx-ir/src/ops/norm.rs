@@ -80,7 +80,7 @@ ops! {
         Ok([Some(dx), c.opt(1).map(|_| dgamma), c.opt(2).map(|_| dbeta)].into())
     };
     vmap = |c, a| batch_affine(c, |x, gamma, beta| x.layer_norm(gamma, beta, a.eps, a.axes));
-    onnx = ["LayerNormalization"];
+    onnx = [same("LayerNormalization")];
     samples = |s| {
         let a = LayerNorm { eps: 1e-5, axes: 1 };
         s.case("affine", a.clone(), [f([3, 5]), f([5]), f([5])]);
@@ -156,7 +156,7 @@ ops! {
         Ok([Some(dx), c.opt(1).map(|_| dgamma), c.opt(2).map(|_| dbeta)].into())
     };
     vmap = |c, a| batch_affine(c, |x, gamma, beta| x.rms_norm(gamma, beta, a.eps));
-    onnx = ["RMSNormalization"];
+    onnx = [same("RMSNormalization")];
     samples = |s| {
         let a = RmsNorm { eps: 1e-6 };
         s.case("gamma", a.clone(), [f([3, 5]), f([5])]);
@@ -219,7 +219,7 @@ ops! {
         Ok(vec![(x * r).to(c.x(0).dtype())])
     };
     vmap = |c, a| Ok(vec![c.x(0).l2_normalize(c.shift(0, a.axis)?, a.eps)]);
-    onnx = ["LpNormalization"];
+    onnx = [same("LpNormalization")];
     samples = |s| {
         s.case("last", L2Normalize { axis: -1, eps: 1e-12 }, [f([3, 5])]);
         s.case("first", L2Normalize { axis: 0, eps: 1e-12 }, [f([4, 3])]);

@@ -102,7 +102,7 @@ ops! {
         Ok(vec![p.reduce(c.x(0), WindowKind::Max, p.lo.clone(), p.hi_reached.clone())])
     };
     vmap = |c, _| Ok(c.again(c.attrs.clone(), c.operands.clone()));
-    onnx = ["MaxPool", "GlobalMaxPool"];
+    onnx = [same("MaxPool"), same("GlobalMaxPool")];
     samples = |s| {
         let d = |kernel: &[i64]| MaxPool { kernel: kernel.to_vec(), ..MaxPool::default() };
         let x = |shape: [usize; 4]| f(shape).distinct(-1.5, 1.5);
@@ -155,7 +155,7 @@ ops! {
         Ok(vec![(sum / count).to(dtype)])
     };
     vmap = |c, _| Ok(c.again(c.attrs.clone(), c.operands.clone()));
-    onnx = ["AveragePool", "GlobalAveragePool"];
+    onnx = [same("AveragePool"), same("GlobalAveragePool")];
     samples = |s| {
         let d = |kernel: &[i64]| AvgPool { kernel: kernel.to_vec(), ..AvgPool::default() };
         s.case("plain", d(&[2, 2]), [f([1, 2, 4, 5])]);

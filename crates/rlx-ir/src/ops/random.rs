@@ -103,7 +103,7 @@ ops! {
         Ok(vec![scaled.to(a.dtype)])
     };
     vmap = |c, a| Ok(vec![c.x(0).uniform(a.shape.clone(), a.lo, a.hi, a.dtype, a.stream)]);
-    onnx = ["RandomUniform", "RandomUniformLike"];
+    onnx = [same("RandomUniform"), same("RandomUniformLike")];
     samples = |s| {
         let over = |lo, hi| Uniform { shape: [3, 5].into(), lo, hi, dtype: DType::F32, stream: 0 };
         s.rough("unit", over(0.0, 1.0), [two()]);
@@ -140,7 +140,7 @@ ops! {
         Ok(vec![(flat.reshape(joined(&a.shape)) * a.std + a.mean).to(a.dtype)])
     };
     vmap = |c, a| Ok(vec![c.x(0).normal(a.shape.clone(), a.mean, a.std, a.dtype, a.stream)]);
-    onnx = ["RandomNormal", "RandomNormalLike"];
+    onnx = [same("RandomNormal"), same("RandomNormalLike")];
     tolerance = tol(2e-5, 4e-3, 3e-2);
     samples = |s| {
         let of = |mean, std| Normal { shape: [3, 5].into(), mean, std, dtype: DType::F32, stream: 0 };
@@ -180,7 +180,7 @@ ops! {
     };
     body = |c, a| Ok(vec![unit(c.x(0), &a.shape, a.stream).less(a.p)]);
     vmap = |c, a| Ok(vec![c.x(0).bernoulli(a.shape.clone(), a.p, a.stream)]);
-    onnx = ["Bernoulli"];
+    onnx = [same("Bernoulli")];
     samples = |s| {
         let of = |p| Bernoulli { shape: [4, 5].into(), p, stream: 0 };
         s.rough("half", of(0.5), [two()]);
@@ -212,7 +212,7 @@ ops! {
         Ok(vec![keep.select(x * scale, x.zeros_like())])
     };
     vmap = |c, a| Ok(vec![c.bx(0).dropout(c.bx(1), a.p, a.stream)]);
-    onnx = ["Dropout"];
+    onnx = [same("Dropout")];
     samples = |s| {
         s.case("third", Dropout { p: 0.3, stream: 0 }, [f([4, 5]), two()]);
         s.case("none", Dropout { p: 0.0, stream: 1 }, [f([3]), two()]);

@@ -110,7 +110,7 @@ ops! {
     })?]);
     vjp = |c, a| Ok([restore(c.dy(0), c.x(0), &a.axes)?.broadcast_like(c.x(0))].into());
     vmap = |c, a| Ok(vec![c.x(0).sum(c.shift_all(0, &a.axes)?, a.keep)]);
-    onnx = ["ReduceSum"];
+    onnx = [same("ReduceSum")];
     samples = |s| {
         s.case("last", Sum { axes: vec![-1], keep: false }, [f([3, 4])]);
         s.case("keep", Sum { axes: vec![0, 2], keep: true }, [f([2, 3, 4])]);
@@ -133,7 +133,7 @@ ops! {
         Ok([restore(dy.to(c.x(0).dtype()), c.x(0), &a.axes)?.broadcast_like(c.x(0))].into())
     };
     vmap = |c, a| Ok(vec![c.x(0).mean(c.shift_all(0, &a.axes)?, a.keep)]);
-    onnx = ["ReduceMean"];
+    onnx = [same("ReduceMean")];
     samples = |s| {
         s.case("last", Mean { axes: vec![-1], keep: false }, [f([3, 4])]);
         s.case("keep", Mean { axes: vec![0, 2], keep: true }, [f([2, 3, 4])]);
@@ -156,7 +156,7 @@ ops! {
     };
     vjp = |c, a| Ok([to_equal(c, &a.axes)?].into());
     vmap = |c, a| Ok(vec![c.x(0).max(c.shift_all(0, &a.axes)?, a.keep)]);
-    onnx = ["ReduceMax"];
+    onnx = [same("ReduceMax")];
     samples = |s| {
         s.case("last", Max { axes: vec![-1], keep: false }, [f([3, 4]).distinct(-2.0, 2.0)]);
         s.case("keep", Max { axes: vec![0, 2], keep: true }, [f([2, 3, 2]).distinct(-2.0, 2.0)]);
@@ -182,7 +182,7 @@ ops! {
     };
     vjp = |c, a| Ok([to_equal(c, &a.axes)?].into());
     vmap = |c, a| Ok(vec![c.x(0).min(c.shift_all(0, &a.axes)?, a.keep)]);
-    onnx = ["ReduceMin"];
+    onnx = [same("ReduceMin")];
     samples = |s| {
         s.case("last", Min { axes: vec![-1], keep: false }, [f([3, 4]).distinct(-2.0, 2.0)]);
         s.case("keep", Min { axes: vec![0, 2], keep: true }, [f([2, 3, 2]).distinct(-2.0, 2.0)]);
@@ -220,7 +220,7 @@ ops! {
         Ok([restore(c.dy(0), x, &a.axes)? * others].into())
     };
     vmap = |c, a| Ok(vec![c.x(0).prod(c.shift_all(0, &a.axes)?, a.keep)]);
-    onnx = ["ReduceProd"];
+    onnx = [same("ReduceProd")];
     samples = |s| {
         s.case("last", Prod { axes: vec![-1], keep: false }, [f([2, 3])]);
         s.case("keep", Prod { axes: vec![2, 0], keep: true }, [f([2, 2, 2])]);
@@ -264,7 +264,7 @@ ops! {
     step = |c, a| Ok(Step::ArgFold { axis: resolve_axis(a.axis, c.ty(0)?.rank())?, min: false, last: a.last });
     eval = |e, a| Ok(vec![position(e, a.axis, a.keep, a.last, Scalar::Gt)?]);
     vmap = |c, a| Ok(vec![c.x(0).argmax(c.shift(0, a.axis)?, a.keep, a.last)]);
-    onnx = ["ArgMax"];
+    onnx = [same("ArgMax")];
     samples = |s| {
         s.rough("last_axis", Argmax { axis: -1, keep: false, last: false }, [f([3, 4])]);
         s.rough("keep", Argmax { axis: 0, keep: true, last: false }, [f([3, 2])]);
@@ -282,7 +282,7 @@ ops! {
     step = |c, a| Ok(Step::ArgFold { axis: resolve_axis(a.axis, c.ty(0)?.rank())?, min: true, last: a.last });
     eval = |e, a| Ok(vec![position(e, a.axis, a.keep, a.last, Scalar::Lt)?]);
     vmap = |c, a| Ok(vec![c.x(0).argmin(c.shift(0, a.axis)?, a.keep, a.last)]);
-    onnx = ["ArgMin"];
+    onnx = [same("ArgMin")];
     samples = |s| {
         s.rough("last_axis", Argmin { axis: -1, keep: false, last: false }, [f([3, 4])]);
         s.rough("keep", Argmin { axis: 0, keep: true, last: false }, [f([3, 2])]);

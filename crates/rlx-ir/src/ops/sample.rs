@@ -77,7 +77,7 @@ ops! {
     };
     vjp = |_, _| Ok(vec![None, None].into());
     vmap = |c, a| Ok(vec![c.bx(0).sample(c.bx(1), a.clone())]);
-    onnx = ["Multinomial"];
+    onnx = [same("Multinomial")];
     samples = |s| {
         let with = Sample::default;
         let seed = || int([2], 0, 1 << 31).dtype(DType::U32);

@@ -146,7 +146,7 @@ ops! {
         let flat_x = x.reshape(std::iter::once(len).chain(turned.iter().skip(2).cloned()).collect::<Shape>());
         Ok(vec![flat_x.scatter(flat, updates, 0, a.mode).reshape(turned).move_axis(1, axis as i64 + 1)])
     };
-    onnx = ["ScatterND"];
+    onnx = [same("ScatterND")];
     samples = |s| {
         let at = |axis, mode| Scatter { axis, mode };
         use ScatterMode::{Add, Max, Min, Mul, Set};
@@ -192,7 +192,7 @@ ops! {
         Ok(vec![y.reshape(x.shape())])
     };
     vmap = |c, a| Ok(vec![c.bx(0).scatter_elements(c.bx(1), c.bx(2), c.shift(0, a.axis)?, a.mode)]);
-    onnx = ["ScatterElements"];
+    onnx = [same("ScatterElements")];
     samples = |s| {
         let at = |axis, mode| ScatterElements { axis, mode };
         s.case("set", at(1, ScatterMode::Set), [f([3, 4]), int([3, 2], -4, 4), f([3, 2])]);
@@ -236,7 +236,7 @@ ops! {
         let tuples = c.g.concat(&[batch, indices], -1);
         Ok(vec![c.bx(0).scatter_nd(tuples, c.bx(2), a.mode)])
     };
-    onnx = ["ScatterND"];
+    onnx = [same("ScatterND")];
     samples = |s| {
         let with = |mode| ScatterNd { mode };
         s.case("elements", with(ScatterMode::Add), [f([3, 4]), int([5, 2], -3, 3), f([5])]);

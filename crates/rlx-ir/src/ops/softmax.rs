@@ -14,7 +14,7 @@ ops! {
     };
     vjp = |c, a| Ok([c.y(0).softmax_grad(c.dy(0), a.axis)].into());
     vmap = |c, a| Ok(vec![c.x(0).softmax(c.shift(0, a.axis)?)]);
-    onnx = ["Softmax"];
+    onnx = [same("Softmax")];
     samples = |s| {
         s.case("last", Softmax { axis: -1 }, [f([3, 5])]);
         s.case("first", Softmax { axis: 0 }, [f([4, 3])]);
@@ -59,7 +59,7 @@ ops! {
     };
     vjp = |c, a| Ok([c.y(0).log_softmax_grad(c.dy(0), a.axis)].into());
     vmap = |c, a| Ok(vec![c.x(0).log_softmax(c.shift(0, a.axis)?)]);
-    onnx = ["LogSoftmax"];
+    onnx = [same("LogSoftmax")];
     samples = |s| {
         s.case("last", LogSoftmax { axis: -1 }, [f([3, 5])]);
         s.case("first", LogSoftmax { axis: 0 }, [f([4, 3])]);

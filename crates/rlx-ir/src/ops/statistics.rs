@@ -32,7 +32,7 @@ ops! {
         Ok([restore(c.dy(0), c.x(0), &a.axes)? * share].into())
     };
     vmap = |c, a| Ok(vec![c.x(0).logsumexp(c.shift_all(0, &a.axes)?, a.keep)]);
-    onnx = ["ReduceLogSumExp"];
+    onnx = [same("ReduceLogSumExp")];
     samples = |s| {
         s.case("last", Logsumexp { axes: vec![-1], keep: false }, [f([3, 4])]);
         s.case("keep", Logsumexp { axes: vec![0, 2], keep: true }, [f([2, 3, 2])]);
@@ -99,7 +99,7 @@ ops! {
     infer = |c, a| over_axes(c, &a.axes, a.keep);
     body = |c, a| Ok(vec![c.x(0).abs().sum(a.axes.clone(), a.keep)]);
     vmap = |c, a| Ok(vec![c.x(0).l1_norm(c.shift_all(0, &a.axes)?, a.keep)]);
-    onnx = ["ReduceL1"];
+    onnx = [same("ReduceL1")];
     samples = |s| {
         s.case("last", L1Norm { axes: vec![-1], keep: false }, [f([3, 4]).distinct(-2.0, 2.0)]);
         s.case("keep", L1Norm { axes: vec![0, 2], keep: true }, [f([2, 3, 2]).within(0.2, 2.0)]);
@@ -121,7 +121,7 @@ ops! {
         Ok([restore(dy, x, &a.axes)? * x].into())
     };
     vmap = |c, a| Ok(vec![c.x(0).l2_norm(c.shift_all(0, &a.axes)?, a.keep)]);
-    onnx = ["ReduceL2"];
+    onnx = [same("ReduceL2")];
     samples = |s| {
         s.case("last", L2Norm { axes: vec![-1], keep: false }, [f([3, 4])]);
         s.case("keep", L2Norm { axes: vec![0, 2], keep: true }, [f([2, 3, 2])]);

@@ -21,7 +21,7 @@ ops! {
         let x = c.ty(0)?;
         if x.numel().unify(&product(&a.shape)).is_none() {
             let text = format!("{} elements cannot become {}", x.numel(), product(&a.shape));
-            return Err(c.fail(Code::Reshape, 1, text).operand("x"));
+            return Err(c.fail(Code::Reshape, 1, text).operand("x").sizes(&x.numel(), &product(&a.shape)));
         }
         Ok(vec![x.with_shape(&a.shape[..])])
     };
@@ -32,7 +32,7 @@ ops! {
         let shape: Shape = std::iter::once(c.size.clone()).chain(a.shape.iter().cloned()).collect();
         Ok(vec![c.bx(0).reshape(shape)])
     };
-    onnx = ["Reshape", "Flatten", "Squeeze", "Unsqueeze"];
+    onnx = [same("Reshape"), same("Flatten"), same("Squeeze"), same("Unsqueeze")];
     samples = |s| {
         s.case("merge", Reshape { shape: [6, 4].into() }, [f([2, 3, 4])]);
         s.case("split", Reshape { shape: [2, 1, 6].into() }, [f([12])]);
@@ -78,7 +78,7 @@ ops! {
         let axes: Vec<i64> = std::iter::once(0).chain(c.shift_all(0, &a.axes)?).collect();
         Ok(vec![c.x(0).permute(axes)])
     };
-    onnx = ["Transpose"];
+    onnx = [same("Transpose")];
     samples = |s| {
         s.case("turn", Permute { axes: vec![1, 0] }, [f([3, 4])]);
         s.case("cycle", Permute { axes: vec![2, 0, 1] }, [f([2, 3, 4])]);
@@ -108,7 +108,7 @@ ops! {
         let shape: Shape = std::iter::once(c.size.clone()).chain(a.shape.iter().cloned()).collect();
         Ok(vec![c.x(0).align_batch(a.shape.len()).broadcast(shape)])
     };
-    onnx = ["Expand"];
+    onnx = [same("Expand")];
     samples = |s| {
         s.case("rows", Broadcast { shape: [4, 3].into() }, [f([3])]);
         s.case("columns", Broadcast { shape: [2, 3, 4].into() }, [f([3, 1])]);
@@ -173,7 +173,7 @@ ops! {
         let step: Vec<i64> = std::iter::once(1).chain(a.step.iter().copied()).collect();
         Ok(vec![c.x(0).slice(lead(0.into(), &a.start), lead(c.size.clone(), &a.stop), step)])
     };
-    onnx = ["Slice", "Split"];
+    onnx = [same("Slice"), same("Split")];
     samples = |s| {
         s.case("middle", Slice { start: [1, 0].into(), stop: [3, 2].into(), step: vec![1, 1] }, [f([4, 3])]);
         s.case("stride", Slice { start: [1, 0].into(), stop: [7, 5].into(), step: vec![3, 2] }, [f([7, 5])]);
@@ -234,7 +234,7 @@ ops! {
         let interior: Vec<i64> = std::iter::once(0).chain(a.interior.iter().copied()).collect();
         Ok(vec![c.x(0).pad(c.x(1), lead(&a.lo), lead(&a.hi), interior)])
     };
-    onnx = ["Pad"];
+    onnx = [same("Pad")];
     samples = |s| {
         s.case("edges", Pad { lo: [1, 0].into(), hi: [0, 2].into(), interior: vec![0, 0] }, [f([2, 3]), f([])]);
         s.case("spread", Pad { lo: [0, 1].into(), hi: [1, 0].into(), interior: vec![1, 2] }, [f([3, 2]), f([])]);

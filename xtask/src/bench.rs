@@ -34,7 +34,7 @@ pub fn run(root: &Path, bench: &Bench) -> Result<()> {
         Bench::Ir(options) => ("ir", options),
         Bench::Cpu(options) => ("cpu", options),
     };
-    let venv = Venv::open(root, &format!("bench-{name}"))?;
+    let venv = Venv::open(root, &format!("target/venv-bench-{name}"))?;
     venv.install(&format!("requirements-bench-{name}.txt"))?;
     let mut args = vec![
         name.to_owned(),

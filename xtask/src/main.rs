@@ -1,11 +1,12 @@
 //! The project's chores, each as one command: `cargo xtask NAME`.
 //!
 //! Read [`steps`] for what a change must pass, [`walkthrough`] (with [`blocks`]) for the proof that
-//! ARCHITECTURE.md tells the truth, [`vectors`] for where test vectors come from, [`mod@bench`] for
-//! who RLX is measured beside. [`run`] starts processes.
+//! ARCHITECTURE.md tells the truth, [`vectors`] for where test vectors come from, [`material`] for
+//! what tests fetch, [`mod@bench`] for who RLX is measured beside. [`run`] starts processes.
 
 mod bench;
 mod blocks;
+mod material;
 mod run;
 mod steps;
 mod vectors;
@@ -40,6 +41,8 @@ enum Task {
     },
     /// Follow ARCHITECTURE.md's walk-through in a copy of the workspace
     Walkthrough,
+    /// Fetch what tests read and the repository does not hold: ONNX's own suite, real models (Python, 250 MB)
+    Material,
     /// Rewrite the expected texts of the file tests and the generated pages
     Bless,
     /// Write the test vectors anew from the reference implementations (Python, large downloads)
@@ -70,6 +73,7 @@ fn perform(task: Task) -> Result<()> {
     match task {
         Task::Test { fast } => steps::test(&root, fast),
         Task::Walkthrough => walkthrough::run(&root),
+        Task::Material => material::prepare(&root),
         Task::Bless => Cmd::cargo("run --quiet --package rlx-conformance --bin bless").run(&root),
         Task::Vectors { only } => vectors::run(&root, only.as_deref()),
         Task::Bench { bench } => bench::run(&root, &bench),

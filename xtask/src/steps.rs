@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::run::{Cmd, Result, Tally};
-use crate::walkthrough;
+use crate::{material, walkthrough};
 
 /// Something that the steps need on the machine.
 struct SetUp {
@@ -42,6 +42,7 @@ enum Work {
     Cargo(&'static str, Option<(&'static str, &'static str)>),
     /// Arguments of `cargo` for tests, whose closing lines come again at the end.
     Tests(&'static str),
+    Material,
     Walkthrough,
 }
 
@@ -63,6 +64,7 @@ const STEPS: &[Step] = &[
         fast: false,
         work: Work::Cargo("doc --workspace --no-deps", Some(("RUSTDOCFLAGS", "-D warnings"))),
     },
+    Step { name: "material", fast: true, work: Work::Material },
     Step { name: "tests", fast: true, work: Work::Tests("test --workspace --all-targets") },
     Step { name: "doc tests", fast: true, work: Work::Tests("test --workspace --doc") },
     Step { name: "walk-through", fast: false, work: Work::Walkthrough },
@@ -107,7 +109,7 @@ impl Work {
         match *self {
             Self::Cargo(args, Some((key, value))) => Some(Cmd::cargo(args).env(key, value)),
             Self::Cargo(args, None) | Self::Tests(args) => Some(Cmd::cargo(args)),
-            Self::SetUp | Self::Walkthrough => None,
+            Self::SetUp | Self::Material | Self::Walkthrough => None,
         }
     }
 
@@ -121,6 +123,7 @@ impl Work {
             }),
             (_, Some(cmd)) => cmd.run(root),
             (Self::Walkthrough, None) => walkthrough::run(root),
+            (Self::Material, None) => material::prepare(root),
             (_, None) => SET_UP.iter().try_for_each(|row| row.ensure(root)),
         }
     }
@@ -130,6 +133,7 @@ impl Work {
         match (self, self.command()) {
             (_, Some(cmd)) => cmd.to_string(),
             (Self::Walkthrough, None) => "cargo xtask walkthrough".to_owned(),
+            (Self::Material, None) => "cargo xtask material".to_owned(),
             (_, None) => "cargo xtask test".to_owned(),
         }
     }

@@ -21,7 +21,7 @@ pub fn run(root: &Path, only: Option<&str>) -> Result<()> {
         return Err(format!("no generator `{}`; there are: {}", only.unwrap_or_default(), known()));
     }
 
-    let venv = Venv::open(root, "vectors")?;
+    let venv = Venv::open(root, "target/venv-vectors")?;
     venv.install("requirements-vectors.txt")?;
     for (i, (name, script)) in chosen.iter().enumerate() {
         let more = format!("requirements-vectors-{name}.txt");

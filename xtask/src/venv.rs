@@ -13,9 +13,9 @@ pub struct Venv {
 }
 
 impl Venv {
-    /// The environment `target/venv-NAME`, made if it is not there.
-    pub fn open(root: &Path, name: &str) -> Result<Self> {
-        let dir = root.join(format!("target/venv-{name}"));
+    /// The environment in the folder `dir` of the workspace, made if it is not there.
+    pub fn open(root: &Path, dir: &str) -> Result<Self> {
+        let dir = root.join(dir);
         let python = dir.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" });
         if !python.exists() {
             println!("making {}", dir.display());

@@ -132,7 +132,83 @@ def per(x, scale, axis, block):
     return scale.reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
 
 
+def codes(*shape, dtype):
+    """Bytes over the whole range of the dtype."""
+    lo, hi = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    return I(*shape, lo=lo, hi=hi + 1, dtype=dtype)
+
+
+def products(c):
+    """Integer products. PyTorch multiplies matrices of i64 exactly, and wraps when it narrows."""
+    i8, u8 = torch.int8, torch.uint8
+    for xs, ws, xd, wd, zx, zw in [
+        ((3, 4), (4, 5), u8, i8, None, None),
+        ((3, 4), (4, 5), i8, u8, None, ()),
+        ((2, 9), (9, 3), u8, u8, (), ()),
+        ((5, 70), (70, 33), u8, i8, (), (33,)),
+        ((5, 7), (7, 2), i8, i8, (5,), (2,)),
+        ((2, 3, 4), (4, 5), u8, i8, (3,), None),
+        ((2, 1, 3, 4), (5, 4, 2), u8, i8, (), (2,)),
+        ((6,), (6,), u8, i8, (), ()),
+        ((6,), (2, 6, 3), i8, i8, None, (3,)),
+        ((0, 4), (4, 3), u8, i8, (), None),
+        ((3, 0), (0, 2), u8, i8, (), ()),
+    ]:
+        zeros = {"zx": zx is not None and codes(*zx, dtype=xd), "zw": zw is not None and codes(*zw, dtype=wd)}
+        given = {k: v for k, v in zeros.items() if v}
+        call = ", ".join(k if k in given else "_" for k in zeros)
+
+        def fn(x, w, *z):
+            z = dict(zip(given, z))
+            x, w = x.long(), w.long()
+            if "zx" in z:
+                x = x - z["zx"].long().reshape([*z["zx"].shape, *[1] * z["zx"].ndim])
+            if "zw" in z:
+                w = w - z["zw"].long()
+            return torch.matmul(x, w).to(torch.int32)
+
+        inputs = {"x": codes(*xs, dtype=xd), "w": codes(*ws, dtype=wd)} | given
+        c.case(f"z = matmul_integer(x, w, {call})" if given else "z = matmul_integer(x, w)", inputs, fn)
+
+    for n, chans, out, groups, size, kernel, stride, lo, hi, dilation, xd, wd in [
+        (1, 3, 4, 1, 8, 3, None, None, None, None, u8, i8),
+        (2, 4, 6, 2, 9, 2, 2, 1, 0, 1, u8, u8),
+        (1, 2, 2, 1, 10, 3, 1, 2, 1, 2, i8, i8),
+        (0, 2, 2, 1, 5, 3, None, None, None, None, u8, i8),
+    ]:
+        one = lambda x: None if x is None else [x]
+        steps = {"stride": one(stride), "padding_lo": one(lo), "padding_hi": one(hi), "dilation": one(dilation)}
+        a = attrs(**steps, groups=groups if groups > 1 else None)
+
+        def fn(x, w, zx=None, zw=None):
+            x, w = x.double(), w.double()
+            if zx is not None:
+                x = x - zx.double()
+            if zw is not None:
+                w = w - zw.double().reshape([*zw.shape, *[1] * 2 * zw.ndim])
+            y = N.conv1d(N.pad(x, [lo or 0, hi or 0]), w, stride=stride or 1, dilation=dilation or 1, groups=groups)
+            return y.to(torch.int32)
+
+        given = {"x": codes(n, chans, size, dtype=xd), "w": codes(out, chans // groups, kernel, dtype=wd)}
+        c.case(f"y = conv_integer(x, w){a}", given, fn)
+        both = {"zx": codes(dtype=xd), "zw": codes(out, dtype=wd)}
+        c.case(f"y = conv_integer(x, w, zx, zw){a}", given | both, fn, name="zeros")
+
+
+def dynamic(x):
+    """ONNX's quantisation by the range of the data, in f32."""
+    lo, hi = x.min().clamp(max=0.0), x.max().clamp(min=0.0)
+    scale = (hi - lo) / 255.0
+    zero = torch.round(-lo / scale).clamp(0, 255)
+    return (torch.round(x / scale) + zero).clamp(0, 255).to(torch.uint8), scale, zero.to(torch.uint8)
+
+
 def cases(c):
+    products(c)
+    for lo, hi in [(-3.0, 2.0), (0.5, 4.0), (-2.0, -0.25)]:
+        for shape in [(11,), (3, 4, 5), ()]:
+            x = F(*shape, lo=lo, hi=hi, dtype=torch.float32)
+            c.case("y, s, z = dynamic_quantize_linear(x)", {"x": x}, dynamic, rtol=1e-6)
     for scheme, block in COLUMNS:
         for shape in [(8, 3), (7, 5), (2, 5, 3), (1, 1), (0, 3)]:
             w = draw(scheme, shape, block)

@@ -58,7 +58,8 @@ impl Subject {
                 return Err(format!("{} outputs came, not {}", got.len(), want.len()));
             }
             for ((name, want), (_, got)) in want.iter().zip(&got) {
-                agree(want, got, tol, limit.floor).map_err(|e| format!("output {name}: {e}"))?;
+                compare(want, got, tol, limit.floor, limit.rounded)
+                    .map_err(|e| format!("output {name}: {e}"))?;
             }
             Ok(())
         };
@@ -78,7 +79,8 @@ pub struct Limit<'a> {
     pub tol: &'a dyn Fn(DType) -> f64,
     /// What the largest element of an output counts for at least.
     pub floor: f64,
-    /// Whether the oracle may round every step.
+    /// Whether the oracle may round every step, and an infinity have the other sign: which of 0 and −0 is the smaller is
+    /// nobody's rule, and a reciprocal tells.
     pub rounded: bool,
 }
 
@@ -105,6 +107,16 @@ pub fn tolerance(op: &str, dtype: DType) -> f64 {
 /// Whether a result is what the oracle says, to a relative error. Integers must agree exactly. An element is measured against
 /// itself or, where terms cancel, against a tenth of the largest element.
 pub fn agree(want: &Arr, got: &Tensor, tol: f64, floor: f64) -> std::result::Result<(), String> {
+    compare(want, got, tol, floor, false)
+}
+
+fn compare(
+    want: &Arr,
+    got: &Tensor,
+    tol: f64,
+    floor: f64,
+    unsigned: bool,
+) -> std::result::Result<(), String> {
     if want.shape() != got.shape() || want.dtype() != got.dtype() {
         let ours = format!("{}{:?}", want.dtype(), want.shape());
         return Err(format!("{ours} is wanted, but {}{:?} came", got.dtype(), got.shape()));
@@ -140,7 +152,7 @@ pub fn agree(want: &Arr, got: &Tensor, tol: f64, floor: f64) -> std::result::Res
         let fine = if x.is_finite() {
             (x - y).abs() <= tol * x.abs().max(0.1 * scale) + tiny
         } else {
-            x == *y || (x.is_nan() && y.is_nan())
+            x == *y || (x.is_nan() && y.is_nan()) || (unsigned && x == -*y)
         };
         // A value at the very edge of the dtype's range may round either way.
         let edge =

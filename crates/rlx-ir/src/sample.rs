@@ -187,6 +187,15 @@ impl Samples {
     pub fn rough<A: Attributes, const N: usize>(&mut self, name: &'static str, attrs: A, args: [Arg; N]) {
         self.push(name, false, attrs.to_values(), args.map(Some).into());
     }
+    /// The same with optional arguments left out.
+    pub fn rough_opt<A: Attributes, const N: usize>(
+        &mut self,
+        name: &'static str,
+        attrs: A,
+        args: [Option<Arg>; N],
+    ) {
+        self.push(name, false, attrs.to_values(), args.into());
+    }
     /// A whole graph in the text format.
     pub fn text(&mut self, name: &'static str, text: &'static str) {
         self.list.push(Sample { name, what: SampleKind::Text(text), smooth: true });

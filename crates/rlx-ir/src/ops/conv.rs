@@ -110,6 +110,19 @@ fn check_bias(c: &Infer<'_>, n: usize, channels: &Dim) -> Result<()> {
     if c.opt(2).is_some() { c.expect_shape(n, 2, std::slice::from_ref(channels)) } else { Ok(()) }
 }
 
+/// The shape of a convolution's result, by constraints 1 to 5 and 7 of `conv`.
+pub(super) fn output_shape(c: &Infer<'_>, a: &Conv) -> Result<Shape> {
+    c.rank_at_least(1, 0, 3)?;
+    c.rank(1, 1, c.ty(0)?.rank())?;
+    let (x, w, form) = (c.ty(0)?, c.ty(1)?, form!(a));
+    form.check(c, 2, x.rank() - 2)?;
+    c.expect_dim(4, 1, 1, &grouped(c, 4, 0, 1, a.groups)?)?;
+    grouped(c, 5, 1, 0, a.groups)?;
+    let spatial = form.windows(tail(&w.shape, 2)).outputs(c, 7, "x", 2, tail(&x.shape, 2))?;
+    let lead = [c.dim(0, 0)?.clone(), c.dim(1, 0)?.clone()];
+    Ok(lead.into_iter().chain(spatial).collect())
+}
+
 fn sum_per_channel(dy: Var<'_>) -> Var<'_> {
     dy.sum((0..dy.rank() as i64).filter(|i| *i != 1).collect::<Vec<_>>(), false)
 }
@@ -187,16 +200,9 @@ ops! {
         "the kernel has at least one element and fits into the padded input",
     ];
     infer = |c, a| {
-        c.rank_at_least(1, 0, 3)?;
-        c.rank(1, 1, c.ty(0)?.rank())?;
-        let (x, w, form) = (c.ty(0)?, c.ty(1)?, form!(a));
-        form.check(c, 2, x.rank() - 2)?;
-        c.expect_dim(4, 1, 1, &grouped(c, 4, 0, 1, a.groups)?)?;
-        grouped(c, 5, 1, 0, a.groups)?;
+        let shape = output_shape(c, a)?;
         check_bias(c, 6, c.dim(1, 0)?)?;
-        let spatial = form.windows(tail(&w.shape, 2)).outputs(c, 7, "x", 2, tail(&x.shape, 2))?;
-        let lead = [c.dim(0, 0)?.clone(), c.dim(1, 0)?.clone()];
-        Ok(vec![x.with_shape(lead.into_iter().chain(spatial).collect::<Shape>())])
+        Ok(vec![c.ty(0)?.with_shape(shape)])
     };
     step = |_, a| Ok(form!(a).step(ConvPart::Output));
     eval = |e, a| {

@@ -109,6 +109,30 @@ fn product_of<'g>(x: Var<'g>, y: Var<'g>) -> Var<'g> {
     shaped(if order.is_sorted() { z } else { z.permute(ints(order)) }, z_shape)
 }
 
+/// The shape of a matrix product, by constraints 1 to 3 of `matmul`.
+pub(super) fn product_shape(c: &Infer<'_>) -> Result<Shape> {
+    c.rank_at_least(1, 0, 1)?;
+    c.rank_at_least(1, 1, 1)?;
+    let (x, y) = (c.ty(0)?, c.ty(1)?);
+    let (kx, ky) = inner_axes(x.rank(), y.rank());
+    let (dx, dy) = (c.dim(0, kx)?, c.dim(1, ky)?);
+    if dx.unify(dy).is_none() {
+        let text = format!("axis {ky} of y is {dy}, but axis {kx} of x is {dx}");
+        return Err(c.fail(Code::Dim, 2, text).operand(c.def.operand_name(1)).axis(ky));
+    }
+    let lead = |t: &Type| t.leading(2).to_vec();
+    let mut shape = broadcast(&lead(x), &lead(y)).map_err(|e| {
+        c.fail(Code::Broadcast, 3, e.message()).operand(c.def.operand_name(1)).axis(e.bad_axis().unwrap_or(0))
+    })?;
+    if x.rank() > 1 {
+        shape.push(c.dim(0, x.rank() - 2)?.clone());
+    }
+    if y.rank() > 1 {
+        shape.push(c.dim(1, y.rank() - 1)?.clone());
+    }
+    Ok(shape)
+}
+
 ops! {
     /// Products of x and y summed over pairs of axes, for every pair of batch positions:
     /// `z[b.., i.., j..] = Σ_k x[b.., i.., k..] · y[b.., j.., k..]` with each operand's axes in any order.
@@ -234,26 +258,8 @@ ops! {
         "the axes before the last two broadcast",
     ];
     infer = |c, _| {
-        c.rank_at_least(1, 0, 1)?;
-        c.rank_at_least(1, 1, 1)?;
-        let (x, y) = (c.ty(0)?, c.ty(1)?);
-        let (kx, ky) = inner_axes(x.rank(), y.rank());
-        let (dx, dy) = (c.dim(0, kx)?, c.dim(1, ky)?);
-        if dx.unify(dy).is_none() {
-            let text = format!("axis {ky} of y is {dy}, but axis {kx} of x is {dx}");
-            return Err(c.fail(Code::Dim, 2, text).operand("y").axis(ky));
-        }
-        let lead = |t: &Type| t.leading(2).to_vec();
-        let mut shape = broadcast(&lead(x), &lead(y)).map_err(|e| {
-            c.fail(Code::Broadcast, 3, e.message()).operand("y").axis(e.bad_axis().unwrap_or(0))
-        })?;
-        if x.rank() > 1 {
-            shape.push(c.dim(0, x.rank() - 2)?.clone());
-        }
-        if y.rank() > 1 {
-            shape.push(c.dim(1, y.rank() - 1)?.clone());
-        }
-        Ok(vec![x.with_shape(shape)])
+        let shape = product_shape(c)?;
+        Ok(vec![c.ty(0)?.with_shape(shape)])
     };
     body = |c, _| Ok(vec![product_of(c.x(0), c.x(1))]);
     vmap = |c, _| {
@@ -270,7 +276,7 @@ ops! {
         }
         Ok(vec![z])
     };
-    onnx = [same("MatMul"), same("Gemm"), same("MatMulInteger")];
+    onnx = [same("MatMul"), same("Gemm")];
     samples = |s| {
         s.case("matrix", Matmul {}, [f([3, 4]), f([4, 2])]);
         s.case("batch", Matmul {}, [f([2, 3, 4]), f([2, 4, 2])]);

@@ -202,6 +202,39 @@ ops! {
         s.rough("empty", per(None, 0, DType::I8), [f([0, 2]), f([]).values(&[1.0])]);
     };
 
+    /// x as bytes, with a scale and a zero point that come from its own range, as ONNX has it: of the range that holds 0 and
+    /// all of x, `scale = (hi − lo) / 255`, `zero = clamp(round(−lo / scale))`, `y = clamp(round(x / scale) + zero)`, ties to
+    /// even, clamped to 0..=255.
+    ///
+    /// Where all of x is 0, or there is nothing, all three are 0. The gradient is zero.
+    dynamic_quantize_linear: DynamicQuantizeLinear(x: Float) -> (y, scale, zero);
+    infer = |c, _| {
+        let one = |dtype| Type::new(dtype, Shape::new());
+        Ok(vec![c.ty(0)?.with_dtype(DType::U8), one(DType::F32), one(DType::U8)])
+    };
+    body = |c, _| {
+        let x = c.x(0).wide();
+        let axes: Vec<i64> = (0..x.rank() as i64).collect();
+        let (lo, hi) = (x.min(axes.clone(), false).minimum(0.0), x.max(axes, false).maximum(0.0));
+        let scale = ((hi - lo) / 255.0).to(DType::F32);
+        let step = scale.to(x.dtype());
+        // A cast to integers clamps by itself, and makes 0 of the NaN that 0 / 0 is.
+        let zero = (-lo / step).round().cast(DType::U8);
+        let y = ((x / step).round() + zero.cast(x.dtype())).cast(DType::U8);
+        Ok(vec![y, scale, zero])
+    };
+    vjp = |c, _| Ok(vec![None; c.operands.len()].into());
+    onnx = [same("DynamicQuantizeLinear")];
+    samples = |s| {
+        let plain = || DynamicQuantizeLinear {};
+        s.rough("both_signs", plain(), [f([3, 7])]);
+        s.rough("positive", plain(), [f([2, 3, 2]).within(0.5, 2.0)]);
+        s.rough("negative", plain(), [f([5]).within(-3.0, -1.0)]);
+        s.rough("nothing_but_zeros", plain(), [f([4]).values(&[0.0])]);
+        s.rough("scalar", plain(), [f([]).values(&[0.75])]);
+        s.rough("empty", plain(), [f([0, 3])]);
+    };
+
     /// `(x − zero_point) · scale`, with scale and zero point per tensor, axis or block as in `quantize_linear`. The
     /// result has the dtype of scale.
     dequantize_linear: DequantizeLinear(x: Free, scale: Float, zero_point: opt Free)

@@ -12,6 +12,7 @@
 pub mod array;
 mod error;
 pub mod map;
+pub mod onnx;
 
 pub use array::Array;
 pub use map::Bytes;

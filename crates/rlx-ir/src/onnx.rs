@@ -62,9 +62,12 @@ pub const fn microsoft(name: &'static str, build: Build) -> Rule {
     Rule { name, domain: MICROSOFT, since: 1, how: How::By(build) }
 }
 
-/// All rules: for each domain and name, those of the table in the order of `since`, each with the op whose file it is in.
-static RULES: LazyLock<HashMap<(&str, &str), Vec<(Rule, &OpDef)>>> = LazyLock::new(|| {
-    let mut all: HashMap<(&str, &str), Vec<(Rule, &OpDef)>> = HashMap::new();
+/// The rules for one ONNX op, each with the op whose file it is in.
+type Versions = Vec<(Rule, &'static OpDef)>;
+
+/// All rules: for each domain and name, those of the table in the order of `since`.
+static RULES: LazyLock<HashMap<(&str, &str), Versions>> = LazyLock::new(|| {
+    let mut all: HashMap<(&str, &str), Versions> = HashMap::new();
     for def in crate::ops::all() {
         for r in def.onnx {
             all.entry((r.domain, r.name)).or_default().push((*r, def));

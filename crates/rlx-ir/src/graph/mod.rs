@@ -161,7 +161,7 @@ impl Graph {
     }
 
     /// Whether a region is being built.
-    fn in_region(&self) -> bool {
+    pub fn in_region(&self) -> bool {
         self.scopes.borrow().len() > 1
     }
 
@@ -260,6 +260,11 @@ impl Graph {
     /// The errors so far.
     pub fn errors(&self) -> Vec<Error> {
         self.errors.borrow().clone()
+    }
+
+    /// The errors from the `n`-th on.
+    pub fn errors_from(&self, n: usize) -> Vec<Error> {
+        self.errors.borrow().get(n..).unwrap_or_default().to_vec()
     }
 
     /// The finished graph, or the first error.

@@ -2,8 +2,8 @@
 
 use crate::error::bad;
 use crate::map::Bytes;
-use rlx_ir::quant::Scheme;
-use rlx_ir::{DType, Result, Tensor, tensor};
+use rlx_ir::quant::{Plane, PlaneElem, Scheme};
+use rlx_ir::{Code, DType, Error, Result, Tensor, tensor};
 
 /// A tensor that is read where it lies. A clone shares the bytes.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,8 +14,7 @@ pub struct Array {
 }
 
 impl Array {
-    /// An unpacked tensor from its elements, little-endian and row-major. Bools are checked when they are copied: see
-    /// [`Array::to_tensor`] and [`Array::check`].
+    /// An unpacked tensor from its elements, little-endian and row-major. They are looked at by [`Array::check`] only.
     pub fn new(dtype: DType, shape: &[usize], bytes: Bytes) -> Result<Array> {
         let need = dtype.bytes().and_then(|size| tensor::count(shape).ok()?.checked_mul(size));
         match need {
@@ -27,16 +26,18 @@ impl Array {
 
     /// A packed tensor from the planes of its scheme.
     pub fn packed(scheme: Scheme, shape: &[usize], planes: Vec<Bytes>) -> Result<Array> {
-        tensor::count(shape)?;
-        let want = scheme.planes(shape).map_err(bad)?;
+        let want = planes_of(scheme, shape)?;
+        let quant = |text| Err(Error::new(Code::Quant, text));
         if want.len() != planes.len() {
-            return Err(bad(format!("{scheme} has {} planes, not {}", want.len(), planes.len())));
+            return quant(format!("{scheme} has {} planes, not {}", want.len(), planes.len()));
         }
         for (w, p) in want.iter().zip(&planes) {
             if w.bytes != p.len() {
-                let text =
-                    format!("plane {} of {scheme}{shape:?} needs {} bytes, not {}", w.name, w.bytes, p.len());
-                return Err(bad(text));
+                let got = p.len();
+                return quant(format!(
+                    "plane {} of {scheme}{shape:?} needs {} bytes, not {got}",
+                    w.name, w.bytes
+                ));
             }
         }
         Ok(Array { dtype: DType::Packed(scheme), shape: shape.to_vec(), planes })
@@ -59,9 +60,12 @@ impl Array {
         &self.planes
     }
 
-    /// An error if a bool is neither 0 nor 1, or if the file was cut short.
+    /// An error if a bool is neither 0 nor 1, a scale of a quantised block is NaN or infinite, or the file was cut short.
     pub fn check(&self) -> Result<()> {
         self.planes.iter().try_for_each(Bytes::check_whole)?;
+        if let DType::Packed(scheme) = self.dtype {
+            scheme.check_scales(self.bytes()).map_err(bad)?;
+        }
         if self.dtype == DType::Bool && self.bytes().iter().any(|b| *b > 1) {
             return Err(bad("a bool is neither 0 nor 1"));
         }
@@ -80,9 +84,44 @@ impl Array {
     }
 }
 
-impl From<&Tensor> for Array {
-    fn from(t: &Tensor) -> Array {
-        let planes = t.planes().iter().map(|p| p.to_vec().into()).collect();
-        Array { dtype: t.dtype(), shape: t.shape().to_vec(), planes }
+/// The planes of a packed tensor.
+pub(crate) fn planes_of(scheme: Scheme, shape: &[usize]) -> Result<Vec<Plane>> {
+    tensor::count(shape)?;
+    scheme.planes(shape).map_err(|e| Error::new(Code::Quant, e.to_string()))
+}
+
+/// The dtype of a plane.
+pub(crate) fn plane_dtype(elem: PlaneElem) -> DType {
+    match elem {
+        PlaneElem::I8 => DType::I8,
+        PlaneElem::U8 => DType::U8,
+        PlaneElem::F32 => DType::F32,
+    }
+}
+
+/// A tensor to be written, wherever its bytes are.
+#[derive(Clone, Debug)]
+pub struct View<'a> {
+    pub(crate) dtype: DType,
+    pub(crate) shape: &'a [usize],
+    pub(crate) planes: Vec<&'a [u8]>,
+}
+
+impl View<'_> {
+    /// The bytes of all planes.
+    pub(crate) fn len(&self) -> usize {
+        self.planes.iter().map(|p| p.len()).sum()
+    }
+}
+
+impl<'a> From<&'a Tensor> for View<'a> {
+    fn from(t: &'a Tensor) -> View<'a> {
+        View { dtype: t.dtype(), shape: t.shape(), planes: t.planes().iter().map(|p| &**p).collect() }
+    }
+}
+
+impl<'a> From<&'a Array> for View<'a> {
+    fn from(t: &'a Array) -> View<'a> {
+        View { dtype: t.dtype, shape: &t.shape, planes: t.planes.iter().map(|p| &**p).collect() }
     }
 }

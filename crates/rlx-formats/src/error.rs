@@ -1,6 +1,6 @@
 //! What goes wrong with files.
 
-use rlx_ir::{Code, Error};
+use rlx_ir::{Code, Error, Result};
 use std::fmt::Display;
 
 /// A file that cannot be read or written, or does not follow its format.
@@ -10,28 +10,17 @@ pub(crate) fn bad(why: impl Display) -> Error {
 
 /// Says which file or tensor an error is about.
 pub(crate) trait Context<T> {
-    fn about(self, what: impl Display) -> rlx_ir::Result<T>;
+    fn about(self, what: impl Display) -> Result<T>;
 }
 
-impl<T, E: Message> Context<T> for Result<T, E> {
-    fn about(self, what: impl Display) -> rlx_ir::Result<T> {
-        self.map_err(|e| bad(format!("{what}: {}", e.message())))
+impl<T> Context<T> for Result<T> {
+    fn about(self, what: impl Display) -> Result<T> {
+        self.map_err(|e| Error::new(e.code(), format!("{what}: {}", e.message())))
     }
 }
 
-/// The words of an error, without its code.
-pub(crate) trait Message {
-    fn message(&self) -> String;
-}
-
-impl Message for Error {
-    fn message(&self) -> String {
-        Error::message(self).to_string()
-    }
-}
-
-impl Message for std::io::Error {
-    fn message(&self) -> String {
-        self.to_string()
+impl<T> Context<T> for std::io::Result<T> {
+    fn about(self, what: impl Display) -> Result<T> {
+        self.map_err(|e| bad(format!("{what}: {e}")))
     }
 }

@@ -437,3 +437,35 @@ fn large_tensors_are_packed_as_their_parts() {
         }
     }
 }
+
+/// Where a scale is NaN or infinite, so are the numbers of its block; nowhere else.
+#[test]
+fn scales_that_are_not_finite_are_found() {
+    for scheme in Scheme::all().iter().filter(|s| s.is_ggml() && s.block > 1) {
+        let shape = [3, scheme.block as usize];
+        let len = scheme.planes(&shape).unwrap()[0].bytes;
+        // Every code of E8M0 is a number here.
+        let has_scales = scheme.kind != SchemeKind::GgmlMxFp4;
+        let mut found = 0;
+        for at in len / 3..2 * len / 3 {
+            for exponent in [[0, 0x7c], [0x80, 0x7f], [0xff, 0xff]] {
+                let mut blocks = vec![0u8; len];
+                // The last of a scale is at most as far as the block.
+                for (to, byte) in blocks[..2 * len / 3].iter_mut().skip(at).zip(exponent) {
+                    *to = byte;
+                }
+                let wild = decode(*scheme, &shape, &[blocks.clone()]).unwrap().iter().any(|x| !x.is_finite());
+                let told = scheme.check_scales(&blocks);
+                assert_eq!(told.is_err(), wild && has_scales, "{scheme}: {exponent:x?} at {at}: {told:?}");
+                if let Err(e) = told {
+                    assert!(e.to_string().contains("block 1"), "{scheme}: {e}");
+                    found += 1;
+                }
+            }
+        }
+        assert_eq!(found > 0, has_scales, "{scheme}");
+        assert_eq!(scheme.check_scales(&vec![0; len]), Ok(()));
+    }
+    // Scales in planes of their own may be anything.
+    assert_eq!(scheme("nvfp4:16").check_scales(&[0xff; 64]), Ok(()));
+}

@@ -58,6 +58,13 @@ pub enum QuantError {
         /// Values that were given.
         got: usize,
     },
+    /// A scale is NaN or infinite.
+    NotFinite {
+        /// Name of the kind.
+        scheme: &'static str,
+        /// The first such block.
+        block: usize,
+    },
 }
 
 impl fmt::Display for QuantError {
@@ -74,6 +81,9 @@ impl fmt::Display for QuantError {
             }
             Self::PlaneLength { scheme, plane, expected, got } => {
                 write!(f, "{scheme}: plane `{plane}` needs {expected} bytes, got {got}")
+            }
+            Self::NotFinite { scheme, block } => {
+                write!(f, "{scheme}: a scale of block {block} is NaN or infinite")
             }
             Self::ValueCount { expected, got } => write!(f, "shape holds {expected} values, got {got}"),
         }

@@ -165,6 +165,17 @@ impl Scheme {
         }
     }
 
+    /// An error if a scale or minimum within ggml blocks is NaN or infinite. What the other schemes keep in planes of their own
+    /// is not looked at.
+    pub fn check_scales(self, blocks: &[u8]) -> Result<(), QuantError> {
+        let row = self.checked_row()?;
+        let Layout::Rows(codec) = &row.layout else { return Ok(()) };
+        match codec.not_finite(blocks) {
+            Some(block) => Err(QuantError::NotFinite { scheme: row.name, block }),
+            None => Ok(()),
+        }
+    }
+
     /// The numbers that the planes stand for, in the element order of `shape`.
     pub fn decode(self, shape: &[usize], planes: &[&[u8]], mode: Decode) -> Result<Vec<f32>, QuantError> {
         self.codec(shape)?.decode_all(planes, mode)

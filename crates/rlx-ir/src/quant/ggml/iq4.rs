@@ -3,7 +3,7 @@
 use super::bits::Codes;
 use super::kquant::{SUPER, Signed, steps};
 use super::search::{Levels, best_scale};
-use super::{BlockCodec, get_f16, put_finite_f16};
+use super::{BlockCodec, Scale, get_f16, put_finite_f16};
 use crate::quant::tame;
 
 /// The levels that the formats define, denser around 0.
@@ -24,6 +24,7 @@ const IQ4_NL_CODES: Codes = Codes::one(2, 4, 16);
 /// Half scale, 16 bytes of nibbles.
 pub(in crate::quant) const IQ4_NL: BlockCodec = BlockCodec {
     bytes: 18,
+    scales: &[Scale::Half(0)],
     decode: |block, values| {
         let scale = get_f16(block, 0);
         for (y, code) in values.iter_mut().zip(IQ4_NL_CODES.unpack::<32>(block)) {
@@ -50,6 +51,7 @@ const IQ4_XS_FORMAT: Signed = Signed {
 /// Half scale, 2 bytes of high and 4 of low bits of the 6-bit scales, 128 bytes of nibbles.
 pub(in crate::quant) const IQ4_XS: BlockCodec = BlockCodec {
     bytes: 2 + 2 + 4 + SUPER / 2,
+    scales: &[Scale::Half(0)],
     decode: |block, values| IQ4_XS_FORMAT.decode(block, values),
     encode: |values, block| IQ4_XS_FORMAT.encode(values, block),
 };

@@ -2,7 +2,7 @@
 
 use super::bits::Codes;
 use super::search::{Levels, best_affine, best_scale, signed_peak};
-use super::{BlockCodec, get_f16, put_finite_f16};
+use super::{BlockCodec, Scale, get_f16, put_finite_f16};
 use crate::quant::tame;
 
 /// Elements of a super-block.
@@ -11,6 +11,7 @@ pub(super) const SUPER: usize = 256;
 /// 16 bytes of 4-bit scales and minima, 64 of 2-bit codes, half scale, half minimum.
 pub(in crate::quant) const Q2K: BlockCodec = BlockCodec {
     bytes: 84,
+    scales: &[Scale::Half(80), Scale::Half(82)],
     decode: |block, values| Q2K_FORMAT.decode(block, values),
     encode: |values, block| Q2K_FORMAT.encode(values, block),
 };
@@ -18,6 +19,7 @@ pub(in crate::quant) const Q2K: BlockCodec = BlockCodec {
 /// 32 bytes of third bits, 64 of low bits, 12 of 6-bit scales, half scale.
 pub(in crate::quant) const Q3K: BlockCodec = BlockCodec {
     bytes: 110,
+    scales: &[Scale::Half(108)],
     decode: |block, values| Q3K_FORMAT.decode(block, values),
     encode: |values, block| Q3K_FORMAT.encode(values, block),
 };
@@ -25,6 +27,7 @@ pub(in crate::quant) const Q3K: BlockCodec = BlockCodec {
 /// Half scale, half minimum, 12 bytes of 6-bit scales and minima, 128 of nibbles.
 pub(in crate::quant) const Q4K: BlockCodec = BlockCodec {
     bytes: 144,
+    scales: &[Scale::Half(0), Scale::Half(2)],
     decode: |block, values| Q4K_FORMAT.decode(block, values),
     encode: |values, block| Q4K_FORMAT.encode(values, block),
 };
@@ -32,6 +35,7 @@ pub(in crate::quant) const Q4K: BlockCodec = BlockCodec {
 /// Half scale, half minimum, 12 bytes of 6-bit scales and minima, 32 of fifth bits, 128 of nibbles.
 pub(in crate::quant) const Q5K: BlockCodec = BlockCodec {
     bytes: 176,
+    scales: &[Scale::Half(0), Scale::Half(2)],
     decode: |block, values| Q5K_FORMAT.decode(block, values),
     encode: |values, block| Q5K_FORMAT.encode(values, block),
 };
@@ -39,6 +43,7 @@ pub(in crate::quant) const Q5K: BlockCodec = BlockCodec {
 /// 128 bytes of low nibbles, 64 of high bits, 16 signed scales, half scale.
 pub(in crate::quant) const Q6K: BlockCodec = BlockCodec {
     bytes: 210,
+    scales: &[Scale::Half(208)],
     decode: |block, values| Q6K_FORMAT.decode(block, values),
     encode: |values, block| Q6K_FORMAT.encode(values, block),
 };
@@ -46,6 +51,7 @@ pub(in crate::quant) const Q6K: BlockCodec = BlockCodec {
 /// `f32` scale, 256 signed bytes, 16 `i16` sums of 16 codes each.
 pub(in crate::quant) const Q8K: BlockCodec = BlockCodec {
     bytes: 4 + SUPER + 32,
+    scales: &[Scale::Single(0)],
     decode: |block, values| {
         let scale = f32::from_le_bytes([block[0], block[1], block[2], block[3]]);
         for (y, code) in values.iter_mut().zip(&block[4..]) {

@@ -5,7 +5,7 @@
 //! 2^-125), codes saturate instead.
 
 use super::bits::Codes;
-use super::{BlockCodec, get_f16, put_f16};
+use super::{BlockCodec, Scale, get_f16, put_f16};
 
 const BLOCK: usize = 32;
 
@@ -22,6 +22,7 @@ const MXFP4_CODES: Codes = Codes::one(1, 4, 16);
 /// Half scale, 16 bytes of nibbles.
 pub(in crate::quant) const Q4_0: BlockCodec = BlockCodec {
     bytes: 18,
+    scales: &[Scale::Half(0)],
     decode: |block, values| decode_centred(&Q4_0_CODES, 8, block, values),
     encode: |values, block| encode_centred(&Q4_0_CODES, 8, values, block),
 };
@@ -29,6 +30,7 @@ pub(in crate::quant) const Q4_0: BlockCodec = BlockCodec {
 /// Half scale, half minimum, 16 bytes of nibbles.
 pub(in crate::quant) const Q4_1: BlockCodec = BlockCodec {
     bytes: 20,
+    scales: &[Scale::Half(0), Scale::Half(2)],
     decode: |block, values| decode_from_minimum(&Q4_1_CODES, block, values),
     encode: |values, block| encode_from_minimum(&Q4_1_CODES, 15, values, block),
 };
@@ -36,6 +38,7 @@ pub(in crate::quant) const Q4_1: BlockCodec = BlockCodec {
 /// Half scale, 4 bytes of fifth bits, 16 bytes of nibbles.
 pub(in crate::quant) const Q5_0: BlockCodec = BlockCodec {
     bytes: 22,
+    scales: &[Scale::Half(0)],
     decode: |block, values| decode_centred(&Q5_0_CODES, 16, block, values),
     encode: |values, block| encode_centred(&Q5_0_CODES, 16, values, block),
 };
@@ -43,6 +46,7 @@ pub(in crate::quant) const Q5_0: BlockCodec = BlockCodec {
 /// Half scale, half minimum, 4 bytes of fifth bits, 16 bytes of nibbles.
 pub(in crate::quant) const Q5_1: BlockCodec = BlockCodec {
     bytes: 24,
+    scales: &[Scale::Half(0), Scale::Half(2)],
     decode: |block, values| decode_from_minimum(&Q5_1_CODES, block, values),
     encode: |values, block| encode_from_minimum(&Q5_1_CODES, 31, values, block),
 };
@@ -50,6 +54,7 @@ pub(in crate::quant) const Q5_1: BlockCodec = BlockCodec {
 /// Half scale, 32 signed bytes.
 pub(in crate::quant) const Q8_0: BlockCodec = BlockCodec {
     bytes: 34,
+    scales: &[Scale::Half(0)],
     decode: |block, values| {
         let scale = get_f16(block, 0);
         for (y, code) in values.iter_mut().zip(&block[2..]) {
@@ -68,6 +73,8 @@ pub(in crate::quant) const Q8_0: BlockCodec = BlockCodec {
 /// E8M0 scale, 16 bytes of E2M1 nibbles.
 pub(in crate::quant) const MXFP4: BlockCodec = BlockCodec {
     bytes: 17,
+    // Every code of E8M0 is a number here.
+    scales: &[],
     decode: |block, values| {
         let scale = half_e8m0(block[0]);
         for (y, code) in values.iter_mut().zip(MXFP4_CODES.unpack::<BLOCK>(block)) {

@@ -16,12 +16,22 @@ mod search;
 pub(super) struct BlockCodec {
     /// Bytes of a block.
     pub(super) bytes: usize,
+    /// The scales and minima that numbers are multiples of, and where in a block they are.
+    pub(super) scales: &'static [Scale],
     pub(super) decode: fn(&[u8], &mut [f32]),
     pub(super) encode: fn(&[f32], &mut [u8]),
 }
 
+/// A scale, by the byte at which it begins.
+#[derive(Clone, Copy)]
+pub(super) enum Scale {
+    Half(usize),
+    Single(usize),
+}
+
 pub(super) const F16: BlockCodec = BlockCodec {
     bytes: 2,
+    scales: &[],
     decode: |bytes, values| {
         for (y, b) in values.iter_mut().zip(bytes.as_chunks().0) {
             *y = f16::from_le_bytes(*b).to_f32();
@@ -36,6 +46,7 @@ pub(super) const F16: BlockCodec = BlockCodec {
 
 pub(super) const BF16: BlockCodec = BlockCodec {
     bytes: 2,
+    scales: &[],
     decode: |bytes, values| {
         for (y, b) in values.iter_mut().zip(bytes.as_chunks().0) {
             *y = bf16::from_le_bytes(*b).to_f32();
@@ -52,6 +63,19 @@ impl BlockCodec {
     /// How many blocks of `block` elements one call is given.
     fn blocks_a_call(block: usize) -> usize {
         if block == 1 { 4096 } else { 1 }
+    }
+
+    /// The first block with a scale that is NaN or infinite.
+    pub(super) fn not_finite(&self, blocks: &[u8]) -> Option<usize> {
+        let infinite = |block: &[u8], scale: &Scale| match *scale {
+            // All bits of the exponent are set; they are in the last two bytes.
+            Scale::Half(at) => block[at + 1] & 0x7c == 0x7c,
+            Scale::Single(at) => block[at + 3] & 0x7f == 0x7f && block[at + 2] & 0x80 == 0x80,
+        };
+        if self.scales.is_empty() {
+            return None;
+        }
+        blocks.chunks_exact(self.bytes).position(|block| self.scales.iter().any(|s| infinite(block, s)))
     }
 
     /// Decodes whole rows; the caller has checked that the lengths agree.

@@ -2,14 +2,12 @@
 
 mod params;
 
-use crate::bind::{Bound, From, Io, Loaded, Packed, Setting, Watch, byte_count, contiguous, no_memory, run};
-use crate::data::{
-    Data, View, ViewMut, check_fits, check_planes, is_aligned, limits, to_tensor, whole_bytes,
-};
+use crate::bind::{Bound, From, Io, Loaded, Setting, Watch, no_memory, run};
+use crate::data::{View, ViewMut, check_fits, check_planes, is_aligned, limits, to_tensor, whole_bytes};
 use crate::profile::{Profile, Recorder};
 use params::{Kept, Params};
 use rlx_compile::expand::computes;
-use rlx_compile::program::{Named, Program, SlotId, Work, fault};
+use rlx_compile::program::{Named, Program, SlotId};
 use rlx_ir::dim::Bindings;
 use rlx_ir::op::Step;
 use rlx_ir::{Code, DType, Error, Result, Tensor, Type};
@@ -17,7 +15,7 @@ use rlx_simd::gemm::PackKind;
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Ptr, Scratch};
 use rlx_simd::pool::Pool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
 /// In what precision products are computed.

@@ -3,9 +3,11 @@
 use rlx_compile::fuse::Limits;
 use rlx_compile::program::Program;
 use rlx_cpu::{Data, Engine, Precision, Profile, Settings, View, ViewMut};
+use rlx_formats::onnx::Named;
 use rlx_ir::func::Source;
 use rlx_ir::{Code, Error, Func, Graph, Result, Tensor};
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Index;
 use std::sync::OnceLock;
@@ -111,12 +113,29 @@ pub fn compile_with(graph: &impl AsFunc, device: Device, options: &CompileOption
             inner.set_param(&p.name, Data::Tensor(t.clone()))?;
         }
     }
-    Ok(Executable { inner })
+    Ok(Executable { inner, names: Names::default() })
 }
 
 /// A compiled graph. It can be shared among threads and run by all of them at once.
 pub struct Executable {
     inner: rlx_cpu::Executable,
+    names: Names,
+}
+
+/// The names that a model's own file has for inputs and outputs, where those of the graph are others.
+#[derive(Default)]
+struct Names {
+    /// From the file's name to the graph's.
+    inputs: HashMap<String, String>,
+    /// From the graph's name to the file's.
+    outputs: HashMap<String, String>,
+}
+
+impl Names {
+    /// The name of an input in the graph.
+    fn input<'n>(&'n self, name: &'n str) -> &'n str {
+        self.inputs.get(name).map_or(name, String::as_str)
+    }
 }
 
 /// The outputs of a run, in the graph's order.
@@ -181,23 +200,55 @@ impl Executable {
         self.run_views(&views(inputs, &whole))
     }
 
+    /// With the names that a model's own file has.
+    pub(crate) fn with_names(mut self, inputs: &[Named], outputs: &[Named]) -> Executable {
+        let other = |n: &&Named| n.onnx != n.name;
+        self.names.inputs = inputs.iter().filter(other).map(|n| (n.onnx.clone(), n.name.clone())).collect();
+        self.names.outputs = outputs.iter().filter(other).map(|n| (n.name.clone(), n.onnx.clone())).collect();
+        self
+    }
+
+    /// Inputs and what came of them, by the graph's names in and by the file's names out.
+    fn named<T>(
+        &self,
+        inputs: &[(&str, View<'_>)],
+        run: impl FnOnce(&[(&str, View<'_>)]) -> Result<(Vec<(String, Tensor)>, T)>,
+    ) -> Result<(Outputs, T)> {
+        let (mut out, more) = if self.names.inputs.is_empty() {
+            run(inputs)?
+        } else {
+            let renamed: Vec<(&str, View<'_>)> =
+                inputs.iter().map(|(n, v)| (self.names.input(n), *v)).collect();
+            run(&renamed)?
+        };
+        for (name, _) in &mut out {
+            if let Some(own) = self.names.outputs.get(name) {
+                name.clone_from(own);
+            }
+        }
+        Ok((Outputs(out), more))
+    }
+
     /// Runs the graph on borrowed memory by name.
     pub fn run_views(&self, inputs: &[(&str, View<'_>)]) -> Result<Outputs> {
-        self.inner.run(inputs).map(Outputs)
+        Ok(self.named(inputs, |inputs| Ok((self.inner.run(inputs)?, ())))?.0)
     }
 
     /// Runs the graph into memory of the caller's, one view for each output in the graph's order. When the sizes of the
     /// inputs were seen before, no memory is asked for. Views of packed data hold all planes, as
     /// [`rlx_cpu::data::planes`] lays them out.
     pub fn run_into(&self, inputs: &[(&str, View<'_>)], outputs: &mut [ViewMut<'_>]) -> Result<()> {
-        self.inner.run_into(inputs, outputs)
+        if self.names.inputs.is_empty() {
+            return self.inner.run_into(inputs, outputs);
+        }
+        let renamed: Vec<(&str, View<'_>)> = inputs.iter().map(|(n, v)| (self.names.input(n), *v)).collect();
+        self.inner.run_into(&renamed, outputs)
     }
 
     /// Runs the graph and says what took how long.
     pub fn profile(&self, inputs: &[(&str, &Tensor)]) -> Result<(Outputs, Profile)> {
         let whole = joined(inputs);
-        let (out, profile) = self.inner.run_profiled(&views(inputs, &whole), true)?;
-        Ok((Outputs(out), profile))
+        self.named(&views(inputs, &whole), |inputs| self.inner.run_profiled(inputs, true))
     }
 
     /// The program that runs.

@@ -16,18 +16,20 @@
 //! # Ok::<(), rlx::Error>(())
 //! ```
 //!
-//! Read in this order: [`exec`]: devices, compiling, running; [`weights`]: params from files; [`nn`]: graphs of known models;
+//! Read in this order: [`exec`]: devices, compiling, running; [`weights`]: params from files; [`model`]: models from files; [`nn`]: graphs of known models;
 //! [`machine`]: what it all runs on; [`tools`]: what programs that look inside need.
 
 #![deny(unsafe_code)]
 
 pub mod exec;
 pub mod machine;
+pub mod model;
 pub mod nn;
 pub mod tools;
 pub mod weights;
 
 pub use exec::{CompileOptions, Device, Executable, Outputs, Params, compile, compile_with};
+pub use model::Model;
 pub use rlx_compile::plan::Report;
 pub use rlx_compile::program::Program;
 pub use rlx_cpu::{Data, Engine, Precision, Profile, Settings, Timed, View, ViewMut};

@@ -393,8 +393,8 @@ impl<'g, 'a> Importer<'g, 'a> {
         f.outputs()?.iter().map(|name| inner.find(name).flatten().ok_or_else(|| missing(name))).collect()
     }
 
-    /// The error that tells all failures at once.
-    fn error(&self) -> Option<Error> {
+    /// The error that tells all failures at once, and by the model's names the inputs whose values would help.
+    fn error(&self, inputs: &[Named]) -> Option<Error> {
         let failures = self.failures.borrow();
         if failures.is_empty() {
             return None;
@@ -418,14 +418,15 @@ impl<'g, 'a> Importer<'g, 'a> {
         let has = |code: Code| failures.iter().any(|f| f.error.code() == code);
         let code = [Code::Unsupported, Code::Undetermined].into_iter().find(|c| has(*c));
         let code = code.or_else(|| failures.first().map(|f| f.error.code())).unwrap_or(Code::Unsupported);
-        let inputs: BTreeSet<&String> = failures.iter().flat_map(|f| f.error.inputs()).collect();
+        let asked: BTreeSet<&String> = failures.iter().flat_map(|f| f.error.inputs()).collect();
+        let asked = inputs.iter().filter(|n| asked.contains(&n.name)).map(|n| n.onnx.clone());
         let text = format!(
             "{} of {} nodes cannot be imported: {}",
             failures.len(),
             self.nodes.get(),
             list.join("; ")
         );
-        Some(Error::new(code, text).with_inputs(inputs.into_iter().cloned().collect()))
+        Some(Error::new(code, text).with_inputs(asked.collect()))
     }
 }
 
@@ -579,7 +580,7 @@ fn attempt<'a>(
         return Err(e);
     }
     let walked = importer.walk(&scope, nodes);
-    if let Some(e) = importer.error() {
+    if let Some(e) = importer.error(&inputs) {
         return Ok(Err((e, importer.unequal.take())));
     }
     walked?;

@@ -1,0 +1,128 @@
+//! Models from files: a graph with its params, ready to compile.
+
+use crate::exec::{AsFunc, CompileOptions, Device, Executable, compile_with};
+use rlx_cpu::Data;
+use rlx_formats::Array;
+use rlx_formats::onnx::{self, Imported};
+use rlx_ir::{Code, Error, Func, Result, Tensor};
+use std::borrow::Cow;
+use std::path::Path;
+
+pub use rlx_formats::onnx::{Named, Options as ImportOptions};
+
+/// A model from an ONNX file: its graph, and its params where the file lies.
+///
+/// ```no_run
+/// use rlx::prelude::*;
+/// use rlx::Model;
+///
+/// let model = Model::open("model.onnx")?;
+/// let f = model.compile(Device::auto())?; // with its params
+/// let ids = Tensor::new(&[1, 4], &[101i64, 7592, 2088, 102])?;
+/// let out = f.run(&[("input_ids", &ids)])?; // by the model's own names
+/// # Ok::<(), rlx::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Model {
+    imported: Imported,
+}
+
+impl Model {
+    /// Maps a file and imports it. Axes that the model leaves open become symbols.
+    pub fn open(path: impl AsRef<Path>) -> Result<Model> {
+        Model::open_with(path, &ImportOptions::default())
+    }
+
+    /// The same, with what the caller knows of it: bounds of open axes, and values of inputs that decide shapes.
+    pub fn open_with(path: impl AsRef<Path>, options: &ImportOptions) -> Result<Model> {
+        Ok(Model { imported: onnx::Model::open(path)?.import(options)? })
+    }
+
+    /// The same for a call with these inputs: those whose values decide shapes become part of the graph, and open axes are
+    /// bounded by what is given if that is larger than their bounds. Gives the rest of the inputs too.
+    pub fn open_for<'t>(
+        path: impl AsRef<Path>,
+        options: &ImportOptions,
+        inputs: &[(&'t str, &'t Tensor)],
+    ) -> Result<(Model, Vec<(&'t str, &'t Tensor)>)> {
+        let file = onnx::Model::open(path)?;
+        let mut options = options.clone();
+        loop {
+            match file.import(&options) {
+                Ok(imported) => {
+                    let rest =
+                        inputs.iter().filter(|(n, _)| !options.values.contains_key(*n)).copied().collect();
+                    return Ok((Model { imported }, rest));
+                }
+                Err(e) => {
+                    let before = options.values.len();
+                    for name in e.inputs() {
+                        if let Some((_, t)) = inputs.iter().find(|(n, _)| n == name) {
+                            options.values.insert(name.clone(), (*t).clone());
+                        }
+                    }
+                    if options.values.len() == before {
+                        return Err(e);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The graph.
+    pub fn graph(&self) -> &Func {
+        &self.imported.func
+    }
+
+    /// The inputs, in the model's order.
+    pub fn inputs(&self) -> &[Named] {
+        &self.imported.inputs
+    }
+
+    /// The outputs, in the model's order.
+    pub fn outputs(&self) -> &[Named] {
+        &self.imported.outputs
+    }
+
+    /// What had to be assumed of open axes, in words.
+    pub fn assumed(&self) -> &[String] {
+        &self.imported.assumed
+    }
+
+    /// The data of the params that the graph does not hold itself, by their names in the graph.
+    pub fn params(&self) -> &[(String, Array)] {
+        &self.imported.params
+    }
+
+    /// Compiles the graph for a device and sets its params.
+    pub fn compile(&self, device: Device) -> Result<Executable> {
+        self.compile_with(device, &CompileOptions::default())
+    }
+
+    /// The same, with a choice.
+    pub fn compile_with(&self, device: Device, options: &CompileOptions) -> Result<Executable> {
+        let exe = compile_with(&self.imported.func, device, options)?;
+        for (name, array) in &self.imported.params {
+            exe.params().set_data(name, shared(array)?)?;
+        }
+        Ok(exe.with_names(&self.imported.inputs, &self.imported.outputs))
+    }
+}
+
+impl AsFunc for Model {
+    fn func(&self) -> Result<Cow<'_, Func>> {
+        Ok(Cow::Borrowed(&self.imported.func))
+    }
+}
+
+/// Data of a file as the data of a param, without a copy.
+pub fn shared(array: &Array) -> Result<Data> {
+    match array.planes() {
+        [bytes] if !array.dtype().is_packed() => {
+            let (owner, range) = bytes.shared();
+            Ok(Data::Shared { dtype: array.dtype(), shape: array.shape().to_vec(), owner, range })
+        }
+        [] => Err(Error::new(Code::File, "a tensor without data")),
+        _ => array.to_tensor().map(Data::Tensor),
+    }
+}

@@ -70,11 +70,13 @@ impl Level {
         false
     }
 
-    /// Whether the machine multiplies quadruples of bytes and adds them in i32 (AVX512_VNNI).
+    /// Whether the machine multiplies quadruples of bytes and adds them in i32 (AVX512_VNNI; dotprod on ARM).
     pub fn has_int8_dot(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return self == Level::Avx512 && is_x86_feature_detected!("avx512vnni");
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        return self == Level::Neon && std::arch::is_aarch64_feature_detected!("dotprod");
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         false
     }
 }

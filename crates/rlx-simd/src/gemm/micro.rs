@@ -3,8 +3,8 @@
 //! Every element of C is one chain of multiply-adds in the order of k, whatever the blocks, so that no choice of sizes
 //! here or in the plan changes a bit of the result.
 
-use super::PackKind;
 use super::vector::Vector;
+use super::{PackKind, bytes};
 use crate::level::Level;
 
 /// The longest run of k in one call.
@@ -17,14 +17,14 @@ pub(super) const LDA: usize = KC + 16;
 pub(super) struct Args {
     /// Steps of k.
     pub k: usize,
-    /// The first row of packed A: f32, or pairs of bf16 for [`Kind::Bf16Dot`].
+    /// The first row of packed A: f32, or what [`Kind`] says in the size of an f32.
     pub a: *const f32,
-    /// The first panel of B: f32, or pairs of bf16 in the size of an f32.
+    /// The first panel of B: f32, or pairs of bf16 or four bytes in the size of an f32.
     pub b: *const f32,
     /// Floats from one row of B to the next, and from one panel to the next.
     pub step: isize,
     pub panel: usize,
-    /// The first element of C, and the floats from one row to the next.
+    /// The first element of C, f32 or i32, and the floats from one row to the next.
     pub c: *mut f32,
     pub ldc: isize,
     /// Whether C already holds the sum of earlier steps.
@@ -46,11 +46,16 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
+    /// The row to fetch at a step, where rows are that far apart.
+    #[inline(always)]
+    pub fn row(&self, rows: isize, step: usize) -> *const f32 {
+        self.b
+            .wrapping_offset((step & self.mask) as isize * self.apart + (step >> self.shift) as isize * rows)
+    }
+
     #[inline(always)]
     fn fetch<V: Vector, const N: usize>(&self, x: &Args, step: usize) {
-        let row = self.b.wrapping_offset(
-            (step & self.mask) as isize * self.apart + (step >> self.shift) as isize * x.step,
-        );
+        let row = self.row(x.step, step);
         for v in 0..N {
             // SAFETY: any address may be fetched.
             unsafe { V::prefetch(row.wrapping_add(at::<V>(x, v))) }
@@ -69,6 +74,11 @@ pub(super) enum Kind {
     Bf16Widen,
     /// Both in bf16, for the instruction that multiplies pairs.
     Bf16Dot,
+    /// Bytes, for instructions that multiply four at once. A step of k is four bytes of each.
+    Bytes,
+    /// Bytes that are widened in registers. A step of k is two bytes of A, as i16: of four, the even ones and then the odd
+    /// ones. A row of B has four of each column, as for [`Kind::Bytes`].
+    BytesWiden,
 }
 
 impl Kind {
@@ -79,9 +89,28 @@ impl Kind {
             PackKind::Bf16 => Kind::Bf16Widen,
         }
     }
-    /// Rows of registers that so many rows of B take.
+    /// As bytes are multiplied at a level.
+    pub fn of_bytes(level: Level) -> Kind {
+        if level.has_int8_dot() || cfg!(target_arch = "aarch64") { Kind::Bytes } else { Kind::BytesWiden }
+    }
+    /// Rows of registers that so many steps of k take in a panel of B.
     pub fn steps(self, k: usize) -> usize {
-        if self == Kind::F32 { k } else { k.div_ceil(2) }
+        match self {
+            Kind::F32 | Kind::Bytes => k,
+            Kind::Bf16Widen | Kind::Bf16Dot | Kind::BytesWiden => k.div_ceil(2),
+        }
+    }
+    /// Whether a panel of B begins with the sums of its columns.
+    pub fn has_head(self) -> bool {
+        matches!(self, Kind::Bytes | Kind::BytesWiden)
+    }
+    /// Units in front of the first row of a panel of B.
+    pub fn head(self, shape: Shape) -> usize {
+        if self.has_head() { shape.width } else { 0 }
+    }
+    /// Units of a panel of B.
+    pub fn panel(self, shape: Shape, k: usize) -> usize {
+        self.head(shape) + shape.width * self.steps(k)
     }
 }
 
@@ -97,9 +126,10 @@ pub(super) struct Shape {
 }
 
 /// The shape at a level. Widened numbers take registers of their own, so there are fewer rows.
-pub(super) fn shape(level: Level, kind: PackKind) -> Shape {
-    let widen = Kind::of(level, kind) == Kind::Bf16Widen;
+pub(super) fn shape(level: Level, kind: Kind) -> Shape {
+    let widen = matches!(kind, Kind::Bf16Widen | Kind::BytesWiden);
     match level {
+        Level::Avx2 if kind == Kind::BytesWiden => Shape { rows: 4, width: 16, quad: 1 },
         Level::Avx512 if widen => Shape { rows: 12, width: 32, quad: 2 },
         Level::Avx512 => Shape { rows: 14, width: 32, quad: 3 },
         Level::Avx2 if widen => Shape { rows: 5, width: 16, quad: 1 },
@@ -271,11 +301,24 @@ mod avx512 {
         }
     }
 
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
+    unsafe fn bytes<const R: usize, const N: usize>(x: &Args) {
+        // SAFETY: as above.
+        unsafe { bytes::product::<__m512i, R, N>(x) }
+    }
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    unsafe fn bytes_widen<const R: usize, const N: usize>(x: &Args) {
+        // SAFETY: as above.
+        unsafe { bytes::product_widen::<__m512i, R, N>(x) }
+    }
+
     pub fn kernel(kind: Kind, rows: usize, regs: usize) -> Kernel {
         match kind {
             Kind::F32 => pick!(f32, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12 13 14; 1 2 3 4; 1 2 3),
             Kind::Bf16Widen => pick!(widen, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12; 1 2 3 4; 1 2),
             Kind::Bf16Dot => pick!(dot, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12 13 14; 1 2 3 4; 1 2 3),
+            Kind::Bytes => pick!(bytes, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12 13 14; 1 2 3 4; 1 2 3),
+            Kind::BytesWiden => pick!(bytes_widen, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12; 1 2 3 4; 1 2),
         }
     }
 }
@@ -283,7 +326,7 @@ mod avx512 {
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use super::*;
-    use std::arch::x86_64::__m256;
+    use std::arch::x86_64::{__m256, __m256i};
 
     #[target_feature(enable = "avx2,fma")]
     unsafe fn f32<const R: usize, const N: usize>(x: &Args) {
@@ -295,11 +338,17 @@ mod avx2 {
         // SAFETY: as above.
         unsafe { product_widen::<__m256, R, N>(x) }
     }
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn bytes_widen<const R: usize, const N: usize>(x: &Args) {
+        // SAFETY: as above.
+        unsafe { bytes::product_widen::<__m256i, R, N>(x) }
+    }
 
     pub fn kernel(kind: Kind, rows: usize, regs: usize) -> Kernel {
         match kind {
             Kind::F32 => pick!(f32, rows, regs; 1 2 3 4 5 6; 1 2; 1),
-            _ => pick!(widen, rows, regs; 1 2 3 4 5; 1; 1),
+            Kind::Bf16Widen | Kind::Bf16Dot => pick!(widen, rows, regs; 1 2 3 4 5; 1; 1),
+            Kind::Bytes | Kind::BytesWiden => pick!(bytes_widen, rows, regs; 1 2 3 4; 1; 1),
         }
     }
 }
@@ -307,11 +356,13 @@ mod avx2 {
 mod base {
     use super::*;
     #[cfg(target_arch = "aarch64")]
-    type Lanes = std::arch::aarch64::float32x4_t;
+    use std::arch::aarch64::{float32x4_t as Lanes, int32x4_t as Sums};
     #[cfg(target_arch = "x86_64")]
-    type Lanes = std::arch::x86_64::__m128;
+    use std::arch::x86_64::{__m128 as Lanes, __m128i as Sums};
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     type Lanes = [f32; 4];
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    type Sums = [i32; 4];
 
     unsafe fn f32<const R: usize, const N: usize>(x: &Args) {
         // SAFETY: every machine of the architecture has these vectors; the caller has the memory.
@@ -321,11 +372,36 @@ mod base {
         // SAFETY: as above.
         unsafe { product_widen::<Lanes, R, N>(x) }
     }
+    #[cfg(not(target_arch = "aarch64"))]
+    unsafe fn bytes<const R: usize, const N: usize>(x: &Args) {
+        // SAFETY: as above.
+        unsafe { bytes::product_widen::<Sums, R, N>(x) }
+    }
+    #[cfg(target_arch = "aarch64")]
+    unsafe fn bytes<const R: usize, const N: usize>(x: &Args) {
+        // SAFETY: as above.
+        unsafe { bytes::product::<Sums, R, N>(x) }
+    }
+    #[cfg(target_arch = "aarch64")]
+    #[target_feature(enable = "dotprod")]
+    unsafe fn bytes_dot<const R: usize, const N: usize>(x: &Args) {
+        // SAFETY: as above, and the caller has the instruction.
+        unsafe { bytes::product::<bytes::Sdot, R, N>(x) }
+    }
 
     pub fn kernel(kind: Kind, rows: usize, regs: usize) -> Kernel {
         match kind {
             Kind::F32 => pick!(f32, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12; 1 2 3 4; 1 2 3),
-            _ => pick!(widen, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12; 1 2 3 4; 1 2),
+            Kind::Bf16Widen | Kind::Bf16Dot => {
+                pick!(widen, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12; 1 2 3 4; 1 2)
+            }
+            #[cfg(target_arch = "aarch64")]
+            Kind::Bytes if Level::Neon.has_int8_dot() => {
+                pick!(bytes_dot, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12; 1 2 3 4; 1 2 3)
+            }
+            Kind::Bytes | Kind::BytesWiden => {
+                pick!(bytes, rows, regs; 1 2 3 4 5 6 7 8 9 10 11 12; 1 2 3 4; 1 2 3)
+            }
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Moving operands into the order in which the micro-kernels read them.
 //!
-//! B becomes panels of [`Shape::width`] columns, each panel k rows of that many floats, zeros beyond the last column. In
+//! B becomes panels of [`micro::Shape::width`] columns, each panel k rows of that many floats, zeros beyond the last column. In
 //! bf16 a panel holds pairs of rows: column by column the element of the even row and that of the odd one. A is only copied
 //! row by row, so that whoever makes up rows ([`super::RowSource`]) can write them in place.
 
 use super::PackKind;
-use super::micro::{self, Shape};
+use super::micro::{self, Kind};
 use crate::each_level;
 use crate::level::Level;
 use crate::mem::{Buffer, Ptr};
@@ -64,16 +64,16 @@ impl PackedB {
         pool: &Pool,
         fill: impl Fn(Range<usize>, Range<usize>, *mut f32, usize) + Sync,
     ) -> PackedB {
-        let shape = micro::shape(level, kind);
-        let panels = n.div_ceil(shape.width);
-        let data = Buffer::new(panels * panel_floats(shape, kind, k) * size_of::<f32>());
+        let order = Kind::of(level, kind);
+        let shape = micro::shape(level, order);
+        let (panels, floats) = (n.div_ceil(shape.width), order.panel(shape, k));
+        let data = Buffer::new(panels * floats * size_of::<f32>());
         let all = Ptr(data.ptr().cast::<f32>());
         pool.run(panels, |p, _| {
             let (to, cols) = (all, p * shape.width..n.min((p + 1) * shape.width));
             // SAFETY: the panel is within the buffer, and this task's alone.
             unsafe {
-                let dst = to.0.add(p * panel_floats(shape, kind, k));
-                panel(level, kind, 0..k, cols, dst, &fill);
+                panel(level, kind, 0..k, cols, to.0.add(p * floats), &fill);
             }
         });
         PackedB { level, kind, k, n, data }
@@ -104,11 +104,6 @@ impl PackedB {
     }
 }
 
-/// The size of a panel, in units of an f32.
-pub(super) fn panel_floats(shape: Shape, kind: PackKind, k: usize) -> usize {
-    shape.width * kind.steps(k)
-}
-
 /// Packs the rows `ks` (beginning at an even one) of one panel.
 ///
 /// # Safety
@@ -121,13 +116,14 @@ pub(super) unsafe fn panel(
     dst: *mut f32,
     fill: &dyn Fn(Range<usize>, Range<usize>, *mut f32, usize),
 ) {
-    let (width, used) = (micro::shape(level, kind).width, cols.len());
+    let order = Kind::of(level, kind);
+    let (width, used) = (micro::shape(level, order).width, cols.len());
     let mut block = [0f32; ROWS * WIDEST];
     for k0 in ks.clone().step_by(ROWS) {
         let rows = ROWS.min(ks.end - k0);
         // SAFETY: the caller has room for the rows; the block has room for `ROWS` of the widest.
         unsafe {
-            let at = dst.add(kind.steps(k0 - ks.start) * width);
+            let at = dst.add(order.steps(k0 - ks.start) * width);
             let out = if kind == PackKind::F32 { at } else { block.as_mut_ptr() };
             fill(k0..k0 + rows, cols.clone(), out, width);
             if used < width {

@@ -1,10 +1,11 @@
 //! How a product is cut into blocks and tasks. None of this touches the result: see [`super::micro`].
 
-use super::PackKind;
-use super::micro::{KC, LDA, Shape};
+use super::micro::{KC, Kind, LDA, Shape};
 
+/// The most rows of a task.
+pub(super) const ROWS: usize = 192;
 /// Floats of packed A that a task keeps in the L2 cache.
-const A_FLOATS: usize = 192 * LDA;
+const A_FLOATS: usize = ROWS * LDA;
 /// The longest run of k for which A is packed at once; rounded to whole blocks of [`KC`].
 const K_LONG: usize = 3 * KC;
 /// Floats of finished C that a sink with whole rows gets at once.
@@ -29,6 +30,8 @@ pub(super) struct Size {
     pub batches: usize,
     /// B is packed during the run.
     pub loose_b: bool,
+    /// If so, all of it before it is used.
+    pub whole_b: bool,
     /// Making rows of A is work.
     pub costly_a: bool,
     pub sink: bool,
@@ -92,7 +95,7 @@ impl Plan {
     pub fn new(shape: Shape, size: Size, threads: usize) -> Plan {
         let long = Cut::new(size.k, size.k.div_ceil(K_LONG), 16);
         let mut most = most_rows(shape, size);
-        let pack_first = size.loose_b && size.m > most;
+        let pack_first = size.loose_b && (size.whole_b || size.m > most);
         let wanted = if threads > 1 { threads * TASKS_EACH } else { 1 };
         if size.costly_a || size.whole_rows {
             // Such tasks take all columns, so rows are all there is to share.
@@ -138,7 +141,7 @@ impl Plan {
 
     /// Floats of the pieces of a worker's scratch, and of the shared one: enough for this size and all smaller ones, with
     /// any number of threads.
-    pub fn scratch(shape: Shape, size: Size) -> (Pieces, usize) {
+    pub fn scratch(shape: Shape, kind: Kind, size: Size) -> (Pieces, usize) {
         let panels = size.n.div_ceil(shape.width);
         let a = A_FLOATS.max(shape.rows * K_LONG.div_ceil(KC) * LDA);
         let b = if size.loose_b { KC * shape.width * 4 } else { 0 };
@@ -149,14 +152,16 @@ impl Plan {
             (true, _) => rows * SINK_COLS,
             (false, _) => rows * shape.width,
         };
-        let all = panels * shape.width * size.k;
+        let panel = kind.panel(shape, size.k);
+        let all = panels * panel;
         let shared = match size.loose_b {
             true if size.whole_rows => all,
-            // A cut rounds up to whole panels.
-            true => all.min(B_FLOATS + shape.width * size.k),
+            // A cut rounds up to whole panels, and a head is at most as long as what follows it.
+            true => all.min(B_FLOATS * if kind.has_head() { 2 } else { 1 } + 2 * panel),
             false => 0,
         };
-        (Pieces { a, b, c }, shared)
+        let notes = if kind.has_head() { 2 * rows } else { 0 };
+        (Pieces { a, b, c, notes }, shared)
     }
 }
 
@@ -166,6 +171,8 @@ pub(super) struct Pieces {
     pub a: usize,
     pub b: usize,
     pub c: usize,
+    /// Notes about rows, two numbers each.
+    pub notes: usize,
 }
 
 /// Bytes before the pieces, that say what the piece of A holds.
@@ -173,17 +180,11 @@ pub(super) const TAG: usize = 64;
 
 impl Pieces {
     pub fn bytes(self) -> usize {
-        TAG + 4 * (self.a + self.b + self.c)
+        TAG + 4 * (self.notes() + self.notes)
     }
-}
-
-impl PackKind {
-    /// Units of an f32 that so many rows take in a column of a panel.
-    pub(super) fn steps(self, k: usize) -> usize {
-        match self {
-            PackKind::F32 => k,
-            PackKind::Bf16 => k.div_ceil(2),
-        }
+    /// Where the notes begin.
+    pub fn notes(self) -> usize {
+        self.a + self.b + self.c
     }
 }
 
@@ -195,15 +196,18 @@ mod tests {
     fn plans_fit_the_scratch_of_larger_sizes() {
         let sizes = [1, 2, 14, 15, 127, 192, 193, 512, 1537, 4000, 4192];
         let shape = Shape { rows: 14, width: 32, quad: 3 };
+        let kinds = [Kind::F32, Kind::Bytes];
         let flags = [(false, false, false), (true, false, true), (true, true, false)];
         for (m, n, k) in sizes.iter().flat_map(|m| sizes.iter().flat_map(move |n| sizes.map(|k| (*m, *n, k))))
         {
-            for ((sink, whole_rows, costly_a), loose_b) in
-                flags.into_iter().flat_map(|f| [(f, false), (f, true)])
+            for (((sink, whole_rows, costly_a), loose_b), kind) in
+                flags.into_iter().flat_map(|f| [(f, false), (f, true)]).flat_map(|f| kinds.map(|k| (f, k)))
             {
-                let size = Size { m, n, k, batches: 1, loose_b, costly_a, sink, whole_rows };
+                let whole_b = kind == Kind::Bytes;
+                let size = Size { m, n, k, batches: 1, loose_b, whole_b, costly_a, sink, whole_rows };
                 let larger = Size { m: m + 100, n: n + 100, k: k + 1000, ..size };
-                for ((pieces, shared), threads) in [Plan::scratch(shape, size), Plan::scratch(shape, larger)]
+                for ((pieces, shared), threads) in [size, larger]
+                    .map(|s| Plan::scratch(shape, kind, s))
                     .into_iter()
                     .flat_map(|s| [1, 2, 16].map(|t| (s, t)))
                 {
@@ -219,9 +223,10 @@ mod tests {
                     };
                     assert!(plan.rows.each * cols <= pieces.c, "{size:?} {plan:?}");
                     assert!(
-                        !plan.pack_first || plan.shared.each * shape.width * k <= shared,
+                        !plan.pack_first || plan.shared.each * kind.panel(shape, k) <= shared,
                         "{size:?} {plan:?}"
                     );
+                    assert!(plan.rows.each <= ROWS, "{size:?} {plan:?}");
                     assert!(
                         !(sink && plan.long.count() > 1)
                             || whole_rows

@@ -7,6 +7,10 @@
 //! Rules are chosen by name, domain and version: of several rules for one ONNX op the one with the largest `since` that the
 //! model's operator set has reached.
 
+pub(crate) mod indices;
+pub(crate) mod slices;
+pub(crate) mod views;
+
 use crate::attr::{AttrKind, AttrValue};
 use crate::dim::Dim;
 use crate::dtype::DType;
@@ -14,6 +18,7 @@ use crate::error::{Code, Error, Result};
 use crate::graph::{Graph, Known, Var};
 use crate::op::OpDef;
 use crate::tensor::Tensor;
+use crate::types::resolve_axis;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, LazyLock};
 
@@ -149,6 +154,22 @@ impl<'g, 'a> Call<'g, 'a> {
     /// An optional operand.
     pub fn opt(&self, i: usize) -> Option<Var<'g>> {
         self.operands.get(i).copied().flatten()
+    }
+
+    /// The two operands of a binary op. Older operator sets broadcast only if an attribute asks for it, and may say at which
+    /// axis of the first operand the axes of the second begin.
+    pub fn pair(&self) -> Result<[Var<'g>; 2]> {
+        let [x, y] = self.xs()?;
+        let Some(axis) = self.int("axis")?.filter(|_| self.opset < 7) else { return Ok([x, y]) };
+        let behind = x.rank().checked_sub(resolve_axis(axis, x.rank())? + y.rank());
+        let behind = behind.ok_or_else(|| {
+            Error::new(Code::Broadcast, format!("{} axes from axis {axis} of {} on", y.rank(), x.rank()))
+        })?;
+        let ones = std::iter::repeat_n(Dim::constant(1), behind);
+        Ok([
+            x,
+            if behind == 0 { y } else { y.reshape(y.shape().into_iter().chain(ones).collect::<Vec<_>>()) },
+        ])
     }
 
     /// All operands that are given.
@@ -355,7 +376,9 @@ impl<'g, 'a> Call<'g, 'a> {
             };
             attrs.push(value);
         }
-        if let Some(name) = self.attrs.keys().find(|n| def.attr_index(n).is_none()) {
+        // The first operator set let some ops overwrite operands.
+        let meant = |n: &&&str| **n != "consumed_inputs" || self.opset >= 6;
+        if let Some(name) = self.attrs.keys().filter(meant).find(|n| def.attr_index(n).is_none()) {
             return Err(self.cannot(format!("attribute {name}")));
         }
         Ok(self.g.emit(def, attrs, self.operands.to_vec(), Vec::new()))

@@ -127,7 +127,7 @@ fn rearrangements() {
     let x = || Tensor::new(&[3], &[1f64, 2.0, 3.0]).unwrap();
     assert_eq!(run(|g| g.constant(x()).roll(1, 0)), [3.0, 1.0, 2.0]);
     assert_eq!(run(|g| g.constant(x()).roll(-4, 0)), [2.0, 3.0, 1.0]);
-    assert_eq!(run(|g| g.constant(x()).tile(vec![2])), [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]);
+    assert_eq!(run(|g| g.constant(x()).tile([2])), [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]);
     assert_eq!(run(|g| g.constant(x()).pad_mode([2], [1], PadMode::Reflect)), [3.0, 2.0, 1.0, 2.0, 3.0, 2.0]);
     assert_eq!(run(|g| g.constant(x()).pad_mode([1], [2], PadMode::Wrap)), [3.0, 1.0, 2.0, 3.0, 1.0, 2.0]);
     assert_eq!(run(|g| g.constant(x()).pad_mode([1], [1], PadMode::Edge)), [1.0, 1.0, 2.0, 3.0, 3.0]);
@@ -149,7 +149,7 @@ fn symbols_go_through_gradients() {
         x.cumprod(1, true, true).sum_all(),
         x.cummax(0, false, false).sum_all(),
         x.logcumsumexp(1, false, true).sum_all(),
-        x.roll(3, 1).tile(vec![2, 1]).square().sum_all(),
+        x.roll(3, 1).tile([2, 1]).square().sum_all(),
         x.var(vec![0, 1], false, 1) + x.std(vec![0, 1], false, 0),
         x.logsumexp(vec![1], true).sum_all(),
         x.tril(1).triu(-1).mean_all(),
@@ -179,8 +179,8 @@ fn what_cannot_be_is_refused() {
     assert_eq!(refused(|x| x.split(1, [1, 1])[0]), ("E0101", Some(4)));
     assert_eq!(refused(|x| x.split(1, [4, -1])[0]), ("E0106", Some(3)));
     assert_eq!(refused(|x| x.glu(1)), ("E0101", Some(2)));
-    assert_eq!(refused(|x| x.tile(vec![1, -1])), ("E0106", Some(2)));
-    assert_eq!(refused(|x| x.tile(vec![i64::MAX, 2])).0, "E0105");
+    assert_eq!(refused(|x| x.tile([1, -1])), ("E0106", Some(2)));
+    assert_eq!(refused(|x| x.tile([i64::MAX, 2])).0, "E0105");
     assert_eq!(refused(|x| x.pad_mode([0, 3], [0, 0], PadMode::Reflect)), ("E0105", Some(3)));
     assert_eq!(refused(|x| x.pad_mode([i64::MAX, 0], [0, 0], PadMode::Edge)).0, "E0105");
     assert_eq!(refused(|x| x.roll(i64::MIN, 0)), ("E0106", Some(2)));

@@ -33,6 +33,11 @@ const QUICK: f64 = 1.702;
 /// The weight of the cube in `gelu_tanh`.
 const CUBE: f64 = 0.044715;
 
+/// x · sigmoid(alpha · x).
+fn swish(x: Var<'_>, alpha: f64) -> Var<'_> {
+    if alpha == 1.0 { x.silu() } else { x * (x * alpha).sigmoid() }
+}
+
 /// The argument of the sigmoid in `gelu_tanh`: 2 · √(2/π) · (x + 0.044715 · x³).
 fn gelu_angle(x: Var<'_>) -> Var<'_> {
     (x + x * x * x * CUBE) * (2.0 * (2.0 / PI).sqrt())
@@ -50,7 +55,7 @@ ops! {
     leaky_relu: LeakyRelu(x: Float) { slope: f64 = 0.01 } -> y;
     each = |c, a| Ok(vec![c.x(0).greater(0.0).select(c.x(0), c.x(0) * a.slope)]);
     vjp = |c, a| Ok([c.x(0).greater(0.0).select(c.dy(0), c.dy(0) * a.slope)].into());
-    onnx = [same("LeakyRelu")];
+    onnx = [rule("LeakyRelu", 1, |c| Ok(vec![c.x(0)?.leaky_relu(c.float_or("alpha", 0.01)?)]))];
     samples = |s| {
         cases(s, LeakyRelu { slope: 0.01 }, &[0.0]);
         s.case("steep", LeakyRelu { slope: 0.3 }, [f([4]).within(-2.0, -0.1)]);
@@ -59,7 +64,20 @@ ops! {
     /// x where x > 0, else slope · x, with a slope that is data and broadcasts.
     prelu: Prelu(x: Float, slope: Float) -> y;
     each = |c, _| Ok(vec![c.x(0).greater(0.0).select(c.x(0), c.x(0) * c.x(1))]);
-    onnx = [same("PRelu")];
+    onnx = [rule("PRelu", 1, |c| {
+        let [x, slope] = c.xs()?;
+        // Of old, a slope with one axis has an entry for each channel.
+        let behind = x.rank().saturating_sub(2);
+        let slope = match slope.rank() {
+            1 if c.opset < 7 && behind > 0 && !slope.dim(0).is(1) => slope.reshape(
+                [slope.shape(), vec![Dim::constant(1); behind]].concat()),
+            _ => slope,
+        };
+        Ok(vec![match x.dtype().is_float() {
+            true => x.prelu(slope),
+            false => x.less(0.0).select(x * slope, x),
+        }])
+    })];
     samples = |s| {
         s.case("per_channel", Prelu {}, [f([2, 3]).values(&[-1.0, 0.5, -0.3, 1.2]), f([3])]);
         s.case("one", Prelu {}, [f([4]).within(-2.0, -0.1), f([])]);
@@ -78,7 +96,7 @@ ops! {
         let x = c.x(0);
         Ok([c.dy(0) * x.less_equal(0.0).select(x.minimum(0.0).exp() * a.alpha, x.scalar(1.0))].into())
     };
-    onnx = [same("Elu")];
+    onnx = [rule("Elu", 1, |c| Ok(vec![c.x(0)?.elu(c.float_or("alpha", 1.0)?)]))];
     samples = |s| {
         cases(s, Elu { alpha: 1.0 }, &[0.0]);
         s.case("alpha", Elu { alpha: 0.5 }, [f([4]).within(-2.0, -0.1)]);
@@ -87,7 +105,10 @@ ops! {
     /// 1.0507 · elu(x) with alpha 1.6733: activations keep mean 0 and variance 1.
     selu: Selu(x: Float) -> y;
     each = |c, _| Ok(vec![c.x(0).elu(SELU_ALPHA) * SELU_SCALE]);
-    onnx = [same("Selu")];
+    onnx = [rule("Selu", 1, |c| {
+        let (alpha, gamma) = if c.opset < 6 { (1.6732, 1.0507) } else { (SELU_ALPHA, SELU_SCALE) };
+        Ok(vec![c.x(0)?.elu(c.float_or("alpha", alpha)?) * c.float_or("gamma", gamma)?])
+    })];
     samples = |s| cases(s, Selu {}, &[0.0]);
 
     /// x where x > 0, else alpha · (e^(x/alpha) − 1).
@@ -105,7 +126,7 @@ ops! {
         let x = c.x(0);
         Ok([c.dy(0) * x.less_equal(0.0).select((x.minimum(0.0) / a.alpha).exp(), x.scalar(1.0))].into())
     };
-    onnx = [same("Celu")];
+    onnx = [rule("Celu", 12, |c| Ok(vec![c.x(0)?.celu(c.float_or("alpha", 1.0)?)]))];
     samples = |s| {
         cases(s, Celu { alpha: 1.0 }, &[0.0]);
         s.case("alpha", Celu { alpha: 0.5 }, [f([4]).within(-2.0, -0.1)]);
@@ -118,7 +139,7 @@ ops! {
         let (x, s) = (c.x(0), c.x(0).sigmoid());
         Ok([c.dy(0) * (s * (x * (1.0 - s) + 1.0))].into())
     };
-    onnx = [same("Swish")];
+    onnx = [rule("Swish", 24, |c| Ok(vec![swish(c.x(0)?, c.float_or("alpha", 1.0)?)]))];
     samples = |s| cases(s, Silu {}, &[]);
     tolerance = tol(1e-5, 4e-3, 3e-2);
 
@@ -130,7 +151,11 @@ ops! {
         let density = (x * x * -0.5).exp() * (0.5 / PI).sqrt();
         Ok([c.dy(0) * ((x * -FRAC_1_SQRT_2).erfc() * 0.5 + x * density)].into())
     };
-    onnx = [same("Gelu")];
+    onnx = [rule("Gelu", 20, |c| match c.text("approximate", "none")? {
+        "none" => Ok(vec![c.x(0)?.gelu()]),
+        "tanh" => Ok(vec![c.x(0)?.gelu_tanh()]),
+        other => Err(c.cannot(format!("gelu approximated by {other:?}"))),
+    })];
     samples = |s| cases(s, Gelu {}, &[]);
     tolerance = tol(2e-5, 4e-3, 3e-2);
 
@@ -143,7 +168,6 @@ ops! {
         let slope = (x * x * (3.0 * CUBE) + 1.0) * (2.0 * (2.0 / PI).sqrt());
         Ok([c.dy(0) * (s + x * (s * (1.0 - s)) * slope)].into())
     };
-    onnx = [same("Gelu")];
     samples = |s| cases(s, GeluTanh {}, &[]);
     tolerance = tol(2e-5, 4e-3, 3e-2);
 
@@ -191,7 +215,9 @@ ops! {
         let inside = c.y(0).greater(0.0).and(c.y(0).less(1.0));
         Ok([inside.select(c.dy(0) * a.alpha, c.dy(0).zeros_like())].into())
     };
-    onnx = [same("HardSigmoid")];
+    onnx = [rule("HardSigmoid", 1, |c| {
+        Ok(vec![c.x(0)?.hard_sigmoid(c.float_or("alpha", 0.2)?, c.float_or("beta", 0.5)?)])
+    })];
     samples = |s| {
         cases(s, HardSigmoid { alpha: 1.0 / 6.0, beta: 0.5 }, &[-3.0, 3.0]);
         s.case("onnx", HardSigmoid { alpha: 0.2, beta: 0.4 }, [f([5])]);
@@ -250,7 +276,14 @@ ops! {
     };
     infer = |c, a| shrink(c, a.lambda);
     vjp = |c, a| Ok(unless(c, c.x(0).abs().less_equal(a.lambda), 0.0));
-    onnx = [same("Shrink")];
+    onnx = [rule("Shrink", 9, |c| {
+        let x = c.x(0)?;
+        let (lambda, bias) = (c.float_or("lambd", 0.5)?, c.float_or("bias", 0.0)?);
+        // Integers are compared with a threshold that may be none.
+        let wide = if x.dtype().is_float() { x } else { x.to(DType::F64) };
+        let below = wide.less(-lambda).select(wide + bias, wide.scalar(0.0));
+        Ok(vec![wide.greater(lambda).select(wide - bias, below).to(x.dtype())])
+    })];
     samples = |s| {
         cases(s, SoftShrink { lambda: 0.5 }, &[-0.5, 0.5]);
         s.case("wide", SoftShrink { lambda: 1.0 }, [f([3]).values(&[-1.4, 0.4, 1.2])]);
@@ -262,7 +295,6 @@ ops! {
     each = |c, a| Ok(vec![c.x(0).abs().less_equal(a.lambda).select(c.x(0).scalar(0.0), c.x(0))]);
     infer = |c, a| shrink(c, a.lambda);
     vjp = |c, a| Ok(unless(c, c.x(0).abs().less_equal(a.lambda), 0.0));
-    onnx = [same("Shrink")];
     samples = |s| {
         cases(s, HardShrink { lambda: 0.5 }, &[-0.5, 0.5]);
         s.case("wide", HardShrink { lambda: 1.0 }, [f([3]).values(&[-1.4, 0.4, 1.2])]);
@@ -305,6 +337,10 @@ ops! {
     /// silu(gate) · up, the middle of a gated feed-forward layer.
     swiglu: Swiglu(gate: Float, up: Float) -> y;
     each = |c, _| Ok(vec![c.x(0).silu() * c.x(1)]);
+    onnx = [rule("SwiGLU", 28, |c| Ok(vec![match (c.xs()?, c.float_or("alpha", 1.0)?) {
+        ([gate, up], 1.0) => gate.swiglu(up),
+        ([gate, up], alpha) => swish(gate, alpha) * up,
+    }]))];
     samples = |s| s.binary((-2.0, 2.0), (-1.5, 1.5));
     tolerance = tol(1e-5, 4e-3, 3e-2);
 

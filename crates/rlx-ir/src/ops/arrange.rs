@@ -1,5 +1,6 @@
 //! Rearrangements made of simpler ones: repeating, padding with the tensor's own elements, rotating.
 
+use crate::onnx;
 use crate::prelude::*;
 
 attr_enum! {
@@ -39,7 +40,7 @@ fn padded<'g>(x: Var<'g>, axis: i64, lo: &Dim, hi: &Dim, mode: PadMode) -> Var<'
 
 ops! {
     /// x repeated `repeats[i]` times along axis i, one copy after the other.
-    tile: Tile(x: Any) { repeats: Vec<i64> } -> y;
+    tile: Tile(x: Any) { repeats: Dims } -> y;
     constraints = ["repeats has an entry for every axis of x", "no entry is negative"];
     infer = |c, a| {
         let x = c.ty(0)?;
@@ -47,34 +48,34 @@ ops! {
             let text = format!("{} entries for {} axes", a.repeats.len(), x.rank());
             return Err(c.fail(Code::Rank, 1, text).operand("x"));
         }
-        if let Some((i, r)) = a.repeats.iter().enumerate().find(|(_, r)| **r < 0) {
+        if let Some((i, r)) = a.repeats.iter().enumerate().find(|(_, r)| !c.at_least(2, r, 0)) {
             return Err(c.fail(Code::Attribute, 2, format!("{r} times")).operand("x").axis(i));
         }
-        Ok(vec![x.with_shape(x.shape.iter().zip(&a.repeats).map(|(d, r)| d * *r).collect::<Shape>())])
+        Ok(vec![x.with_shape(x.shape.iter().zip(a.repeats.iter()).map(|(d, r)| d * r).collect::<Shape>())])
     };
     body = |c, a| {
         let mut y = c.x(0);
-        for (axis, r) in a.repeats.iter().enumerate().filter(|(_, r)| **r != 1) {
+        for (axis, r) in a.repeats.iter().enumerate().filter(|(_, r)| !r.is(1)) {
             let mut shape = y.shape();
             let (outer, inner) = shape.split_at(axis);
             let (outer, inner) = (product(outer), product(inner));
             let one = y.reshape([outer.clone(), 1.into(), inner.clone()]);
-            let copies = one.broadcast([outer, (*r).into(), inner]);
+            let copies = one.broadcast([outer, r.clone(), inner]);
             if let Some(d) = shape.get_mut(axis) {
-                *d = &*d * *r;
+                *d = &*d * r;
             }
             y = copies.reshape(shape);
         }
         Ok(vec![y])
     };
-    vmap = |c, a| Ok(vec![c.x(0).tile([&[1], &a.repeats[..]].concat())]);
-    onnx = [same("Tile")];
+    vmap = |c, a| Ok(vec![c.x(0).tile([&[Dim::constant(1)], &a.repeats[..]].concat())]);
+    onnx = [rule("Tile", 1, onnx::slices::tile)];
     samples = |s| {
-        s.case("rows", Tile { repeats: vec![2, 1] }, [f([2, 3])]);
-        s.case("both", Tile { repeats: vec![2, 3] }, [f([1, 2])]);
-        s.case("once", Tile { repeats: vec![1] }, [f([3])]);
-        s.case("never", Tile { repeats: vec![0, 2] }, [f([2, 2])]);
-        s.case("scalar", Tile { repeats: vec![] }, [f([])]);
+        s.case("rows", Tile { repeats: [2, 1].into() }, [f([2, 3])]);
+        s.case("both", Tile { repeats: [2, 3].into() }, [f([1, 2])]);
+        s.case("once", Tile { repeats: [1].into() }, [f([3])]);
+        s.case("never", Tile { repeats: [0, 2].into() }, [f([2, 2])]);
+        s.case("scalar", Tile { repeats: Dims(vec![]) }, [f([])]);
     };
 
     /// x with `lo[i]` elements before axis i and `hi[i]` after it, taken from x: its edge, its mirror image,
@@ -118,7 +119,7 @@ ops! {
         let lead = |rest: &Dims| [&[Dim::constant(0)], &rest[..]].concat();
         Ok(vec![c.x(0).pad_mode(lead(&a.lo), lead(&a.hi), a.mode)])
     };
-    onnx = [same("Pad")];
+    onnx = [rule("Pad", 1, onnx::slices::pad)];
     samples = |s| {
         s.case("edge", PadWith { lo: [1, 0].into(), hi: [2, 3].into(), mode: PadMode::Edge }, [f([2, 1])]);
         s.case("mirror", PadWith { lo: [2].into(), hi: [1].into(), mode: PadMode::Reflect }, [f([3])]);

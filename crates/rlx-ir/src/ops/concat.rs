@@ -50,7 +50,15 @@ ops! {
         let xs: Vec<_> = c.all_batched().into_iter().flatten().collect();
         Ok(vec![c.g.concat(&xs, c.shift(0, a.axis)?)])
     };
-    onnx = [same("Concat")];
+    onnx = [rule("Concat", 1, |c| {
+        // The first operator sets had a default.
+        let axis = c.int("axis")?.or((c.opset < 4).then_some(1));
+        let axis = axis.ok_or_else(|| Error::new(Code::Attribute, "attribute axis is missing"))?;
+        Ok(vec![match c.given()[..] {
+            [x] => x,
+            ref xs => c.g.concat(xs, axis),
+        }])
+    })];
     samples = |s| {
         s.case("rows", Concat { axis: 0 }, [f([2, 3]), f([1, 3]), f([3, 3])]);
         s.case("columns", Concat { axis: -1 }, [f([2, 3]), f([2, 1])]);
@@ -99,7 +107,7 @@ ops! {
         Ok([c.g.concat(&parts, a.axis)].into())
     };
     vmap = |c, a| Ok(c.x(0).split(c.shift(0, a.axis)?, a.sizes.clone()));
-    onnx = [same("Split")];
+    onnx = [rule("Split", 1, crate::onnx::slices::split)];
     samples = |s| {
         s.case("columns", Split { axis: -1, sizes: [1, 2, 1].into() }, [f([2, 4])]);
         s.case("rows", Split { axis: 0, sizes: [2, 1].into() }, [f([3, 2])]);

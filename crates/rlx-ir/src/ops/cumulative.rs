@@ -84,6 +84,12 @@ fn to_setter<'g>(x: Var<'g>, beats: Var<'g>, dy: Var<'g>, a: &Line) -> Result<Va
     Ok(sets.select(total, total.zeros_like()))
 }
 
+/// Axis, `exclusive` and `reverse`, as ONNX gives them.
+fn onnx_line(c: &Call<'_, '_>) -> Result<(i64, bool, bool)> {
+    let axis = c.int_at("axis", 1)?.ok_or_else(|| Error::new(Code::Operands, "the axis is missing"))?;
+    Ok((axis, c.flag("exclusive", false)?, c.flag("reverse", false)?))
+}
+
 /// The samples that all running totals share.
 fn cases<A: Attributes>(s: &mut Samples, make: fn(i64, bool, bool) -> A) {
     s.case("rows", make(1, false, false), [f([2, 4]).distinct(-1.5, 1.5)]);
@@ -146,7 +152,10 @@ ops! {
     };
     vjp = |c, a| Ok([c.dy(0).cumsum(a.axis, a.exclusive, !a.reverse)].into());
     vmap = |c, a| Ok(vec![c.x(0).cumsum(c.shift(0, a.axis)?, a.exclusive, a.reverse)]);
-    onnx = [same("CumSum")];
+    onnx = [rule("CumSum", 11, |c| {
+        let (axis, exclusive, reverse) = onnx_line(c)?;
+        Ok(vec![c.x(0)?.cumsum(axis, exclusive, reverse)])
+    })];
     samples = |s| {
         cases(s, |axis, exclusive, reverse| Cumsum { axis, exclusive, reverse });
         s.rough("int", Cumsum { axis: 0, exclusive: false, reverse: false }, [int([4], -9, 9)]);
@@ -171,7 +180,10 @@ ops! {
         Ok([c.x(0).cumprod(a.axis, true, a.reverse) * after].into())
     };
     vmap = |c, a| Ok(vec![c.x(0).cumprod(c.shift(0, a.axis)?, a.exclusive, a.reverse)]);
-    onnx = [same("CumProd")];
+    onnx = [rule("CumProd", 26, |c| {
+        let (axis, exclusive, reverse) = onnx_line(c)?;
+        Ok(vec![c.x(0)?.cumprod(axis, exclusive, reverse)])
+    })];
     samples = |s| {
         cases(s, |axis, exclusive, reverse| Cumprod { axis, exclusive, reverse });
         let zeros = f([5]).values(&[2.0, 0.0, 3.0, 0.0, 0.5]);

@@ -39,33 +39,129 @@ fn shifts<A: Attributes + Clone>(s: &mut Samples, a: A) {
     s.rough("empty", a, [int([0], 0, 9), int([1], 0, 9)]);
 }
 
+/// All operands joined, from the first to the last.
+fn joined<'g>(c: &Call<'g, '_>, join: fn(Var<'g>, Var<'g>) -> Var<'g>) -> Result<Vec<Var<'g>>> {
+    let first = c.given().into_iter().reduce(join);
+    first.map(|y| vec![y]).ok_or_else(|| Error::new(Code::Operands, "there is no operand"))
+}
+
+/// The attribute says of which dtype and shape the data are.
+fn onnx_constant<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
+    let value = if let Some(t) = c.tensor("value")? {
+        t.clone()
+    } else if let Some(x) = c.float("value_float")? {
+        Tensor::scalar(x as f32)
+    } else if let Some(xs) = c.floats("value_floats")? {
+        Tensor::new(&[xs.len()], &xs.iter().map(|x| *x as f32).collect::<Vec<_>>())?
+    } else if let Some(i) = c.int("value_int")? {
+        Tensor::scalar(i)
+    } else if let Some(v) = c.ints("value_ints")? {
+        Tensor::new(&[v.len()], &v)?
+    } else {
+        return Err(c.cannot("a constant that is sparse or a text"));
+    };
+    Ok(vec![c.g.constant(value)])
+}
+
+/// Without `fmod` the result has the sign of y, also where it is 0.
+fn onnx_mod<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
+    let [x, y] = c.xs()?;
+    let r = x % y;
+    let dtype = x.dtype();
+    // Sizes have no sign, and a plain remainder of sizes can be followed when it decides a shape.
+    let unsigned = |v: Var<'g>| {
+        let dims = c.g.known(v).and_then(|k| k.dims());
+        dims.is_some_and(|v| v.iter().all(|d| d.lower().is_some_and(|lo| lo >= 0)))
+    };
+    let plain = dtype.int_range().is_some_and(|(lo, _)| lo == 0 || (unsigned(x) && unsigned(y)));
+    if plain || c.flag("fmod", false)? {
+        return Ok(vec![r]);
+    }
+    let zero = x.scalar(0.0);
+    let off = r.not_equal(zero).and(r.less(zero).not_equal(y.less(zero)));
+    let moved = off.select(r + y, r);
+    Ok(vec![match dtype.is_float() {
+        true => r.equal(zero).select(y.less(zero).select(x.scalar(-0.0), zero), moved),
+        false => moved,
+    }])
+}
+
+/// The result has the dtype of x, whatever that of y.
+fn onnx_pow<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
+    let [x, y] = c.pair()?;
+    Ok(vec![match (x.dtype(), y.dtype()) {
+        (a, b) if a == b => x.pow(y),
+        (a, _) if a.is_float() => x.pow(y.to(a)),
+        (a, b) if b.is_float() => x.to(DType::F64).pow(y.to(DType::F64)).to(a),
+        (a, _) => x.to(DType::I64).pow(y.to(DType::I64)).to(a),
+    }])
+}
+
+/// The bounds are attributes in older operator sets, operands of one element in newer ones.
+fn onnx_clip<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
+    let x = c.x(0)?;
+    let bound = |name: &str, i: usize| match c.float(name)? {
+        Some(b) => Ok((Some(b), None)),
+        None => {
+            let b = c.opt(i);
+            let known = b.filter(|_| x.dtype().is_float()).and_then(|b| c.g.known(b)?.floats());
+            let number = known.as_deref().and_then(|v| v.first().copied()).filter(|b| !b.is_nan());
+            // A bound of one axis must not give the result an axis.
+            Ok((number, b.filter(|_| number.is_none()).map(|b| b.reshape(Dims(vec![])))))
+        }
+    };
+    let ((lo, lower), (hi, upper)) = (bound("min", 1)?, bound("max", 2)?);
+    let y = if lower.is_some() || upper.is_some() {
+        let low = lower.or_else(|| lo.map(|b| x.scalar(b))).map_or(x, |b| x.maximum(b));
+        upper.or_else(|| hi.map(|b| x.scalar(b))).map_or(low, |b| low.minimum(b))
+    } else if lo.is_some() || hi.is_some() {
+        x.clamp(lo, hi)
+    } else {
+        x
+    };
+    Ok(vec![y])
+}
+
+/// Small floats stop at their largest number if they are to saturate; without that, what is beyond is infinite or NaN.
+fn onnx_cast<'g>(x: Var<'g>, to: DType, saturate: bool) -> Var<'g> {
+    let small = matches!(to, DType::F8E4M3 | DType::F8E5M2);
+    match to.float_max() {
+        Some(max) if small && saturate => x.to(x.dtype().wide()).clamp(-max, max).to(to),
+        _ => x.to(to),
+    }
+}
+
 ops! {
     /// Data written in the graph.
     constant: Constant() { value: Tensor } -> value;
     infer = |_, a| Ok(vec![a.value.ty()]);
     step = |_, a| Ok(Step::Constant(a.value));
     eval = |_, a| Ok(vec![Arr::from_tensor(&a.value)?]);
-    onnx = [same("Constant")];
+    onnx = [rule("Constant", 1, onnx_constant)];
 
     /// x + y.
     add: Add(x: Num, y: Num) -> z;
     scalar = Scalar::Add;
     vjp = |c, _| Ok([c.dy(0).sum_to(c.x(0)), c.dy(0).sum_to(c.x(1))].into());
-    onnx = [same("Add")];
+    onnx = [
+        rule("Add", 1, |c| { let [x, y] = c.pair()?; Ok(vec![x + y]) }),
+        rule("Sum", 1, |c| joined(c, |x, y| x + y)),
+        rule("Mean", 1, |c| Ok(joined(c, |x, y| x + y)?.into_iter().map(|y| y / c.given().len() as f64).collect())),
+    ];
     samples = |s| s.binary((-1.5, 1.5), (-1.5, 1.5));
 
     /// x · y.
     mul: Mul(x: Num, y: Num) -> z;
     scalar = Scalar::Mul;
     vjp = |c, _| Ok([(c.dy(0) * c.x(1)).sum_to(c.x(0)), (c.dy(0) * c.x(0)).sum_to(c.x(1))].into());
-    onnx = [same("Mul")];
+    onnx = [rule("Mul", 1, |c| { let [x, y] = c.pair()?; Ok(vec![x * y]) })];
     samples = |s| s.binary((-1.5, 1.5), (-1.5, 1.5));
 
     /// x − y.
     sub: Sub(x: Num, y: Num) -> z;
     scalar = Scalar::Sub;
     vjp = |c, _| Ok([c.dy(0).sum_to(c.x(0)), (-c.dy(0)).sum_to(c.x(1))].into());
-    onnx = [same("Sub")];
+    onnx = [rule("Sub", 1, |c| { let [x, y] = c.pair()?; Ok(vec![x - y]) })];
     samples = |s| s.binary((-1.5, 1.5), (-1.5, 1.5));
 
     /// x / y. Integers are cut toward zero; an integer divided by 0 is 0.
@@ -75,7 +171,7 @@ ops! {
         let dx = c.dy(0) / c.x(1);
         Ok([dx.sum_to(c.x(0)), (-dx * c.y(0)).sum_to(c.x(1))].into())
     };
-    onnx = [same("Div")];
+    onnx = [rule("Div", 1, |c| { let [x, y] = c.pair()?; Ok(vec![x / y]) })];
     samples = |s| s.binary((-1.5, 1.5), (0.5, 2.0));
 
     /// The remainder of x / y with the sign of x; an integer by 0 gives 0.
@@ -85,7 +181,7 @@ ops! {
         let whole = (c.x(0) / c.x(1)).trunc();
         Ok([c.dy(0).sum_to(c.x(0)), (-c.dy(0) * whole).sum_to(c.x(1))].into())
     };
-    onnx = [same("Mod")];
+    onnx = [rule("Mod", 10, onnx_mod)];
     samples = |s| s.binary((5.1, 5.9), (2.1, 2.4));
 
     /// The largest whole number that is not above x / y. An integer by 0 gives 0; a float by 0 gives x / y.
@@ -120,7 +216,7 @@ ops! {
         let dy = || (dz * (c.y(0) * flat.select(one, x).log())).sum_to(y);
         Ok([c.wants(0).then(dx), c.wants(1).then(dy)].into())
     };
-    onnx = [same("Pow")];
+    onnx = [rule("Pow", 1, onnx_pow)];
     samples = |s| {
         s.binary((0.3, 2.0), (-1.5, 2.5));
         s.rough("zero_base", Pow {}, [f([4]).values(&[0.0]), f([4]).values(&[-1.0, 0.0, 0.5, 2.0])]);
@@ -154,7 +250,7 @@ ops! {
         let dy = y.less(x).select(dz.zeros_like(), half);
         Ok([dx.sum_to(x), dy.sum_to(y)].into())
     };
-    onnx = [same("Max")];
+    onnx = [rule("Max", 1, |c| joined(c, |x, y| x.maximum(y)))];
     samples = |s| {
         s.binary((-1.5, 0.4), (0.5, 1.5));
         s.case("above", Maximum {}, [f([2, 3]).within(0.5, 1.5), f([3]).within(-1.5, 0.4)]);
@@ -173,7 +269,7 @@ ops! {
         let dy = y.greater(x).select(dz.zeros_like(), half);
         Ok([dx.sum_to(x), dy.sum_to(y)].into())
     };
-    onnx = [same("Min")];
+    onnx = [rule("Min", 1, |c| joined(c, |x, y| x.minimum(y)))];
     samples = |s| {
         s.binary((-1.5, 0.4), (0.5, 1.5));
         s.case("above", Minimum {}, [f([2, 3]).within(0.5, 1.5), f([3]).within(-1.5, 0.4)]);
@@ -229,7 +325,7 @@ ops! {
         let inside = inside.into_iter().flatten().reduce(|a, b| a.and(b));
         Ok([inside.map_or(dy, |t| t.select(dy, dy.zeros_like()))].into())
     };
-    onnx = [same("Clip")];
+    onnx = [rule("Clip", 1, onnx_clip)];
     samples = |s| {
         s.case("inside", Clamp { lo: Some(-2.0), hi: Some(2.0) }, [f([3, 2])]);
         s.case("low", Clamp { lo: Some(-0.5), hi: None }, [f([4]).values(&[-1.2, -0.3, 0.1, 0.7])]);
@@ -270,7 +366,7 @@ ops! {
     equal: Equal(x: Any, y: Any) -> z;
     scalar = Scalar::Eq;
     infer = |c, _| truths(c);
-    onnx = [same("Equal")];
+    onnx = [rule("Equal", 1, |c| { let [x, y] = c.pair()?; Ok(vec![x.equal(y)]) })];
     samples = |s| compared(s, Equal {});
 
     /// Whether x != y; true if either is NaN.
@@ -283,7 +379,7 @@ ops! {
     less: Less(x: Any, y: Any) -> z;
     scalar = Scalar::Lt;
     infer = |c, _| truths(c);
-    onnx = [same("Less")];
+    onnx = [rule("Less", 1, |c| { let [x, y] = c.pair()?; Ok(vec![x.less(y)]) })];
     samples = |s| compared(s, Less {});
 
     /// Whether x <= y; false if either is NaN.
@@ -297,7 +393,7 @@ ops! {
     greater: Greater(x: Any, y: Any) -> z;
     scalar = Scalar::Gt;
     infer = |c, _| truths(c);
-    onnx = [same("Greater")];
+    onnx = [rule("Greater", 1, |c| { let [x, y] = c.pair()?; Ok(vec![x.greater(y)]) })];
     samples = |s| compared(s, Greater {});
 
     /// Whether x >= y; false if either is NaN.
@@ -318,7 +414,15 @@ ops! {
     is_inf: IsInf(x: Num) -> y;
     scalar = Scalar::IsInf;
     infer = |c, _| truths(c);
-    onnx = [same("IsInf")];
+    onnx = [rule("IsInf", 10, |c| {
+        let x = c.x(0)?;
+        Ok(vec![match (c.flag("detect_negative", true)?, c.flag("detect_positive", true)?) {
+            (true, true) => x.is_inf(),
+            (true, false) => x.equal(f64::NEG_INFINITY),
+            (false, true) => x.equal(f64::INFINITY),
+            (false, false) => c.g.zeros(DType::Bool, &x.shape()),
+        }])
+    })];
     samples = |s| { s.special(IsInf {}); s.rough("int", IsInf {}, [int([3], -2, 3)]); };
 
     /// Whether x is neither infinite nor NaN; true for integers.
@@ -330,19 +434,19 @@ ops! {
     /// Both bits; for bool, whether both hold.
     and: And(x: Bits, y: Bits) -> z;
     scalar = Scalar::And;
-    onnx = [same("And"), same("BitwiseAnd")];
+    onnx = [rule("And", 1, |c| { let [x, y] = c.pair()?; Ok(vec![x.and(y)]) }), same("BitwiseAnd")];
     samples = |s| bitwise(s, And {});
 
     /// Either bit; for bool, whether one holds or both do.
     or: Or(x: Bits, y: Bits) -> z;
     scalar = Scalar::Or;
-    onnx = [same("Or"), same("BitwiseOr")];
+    onnx = [rule("Or", 1, |c| { let [x, y] = c.pair()?; Ok(vec![x.or(y)]) }), same("BitwiseOr")];
     samples = |s| bitwise(s, Or {});
 
     /// Where the bits differ; for bool, whether exactly one holds.
     xor: Xor(x: Bits, y: Bits) -> z;
     scalar = Scalar::Xor;
-    onnx = [same("Xor"), same("BitwiseXor")];
+    onnx = [rule("Xor", 1, |c| { let [x, y] = c.pair()?; Ok(vec![x.xor(y)]) }), same("BitwiseXor")];
     samples = |s| bitwise(s, Xor {});
 
     /// Every bit the other way round; for bool, whether x does not hold.
@@ -361,7 +465,14 @@ ops! {
     scalar = Scalar::Shl;
     constraints = ["the operands are integers"];
     infer = |c, _| shifted(c);
-    onnx = [same("BitShift")];
+    onnx = [rule("BitShift", 11, |c| {
+        let [x, y] = c.xs()?;
+        match c.text("direction", "")? {
+            "LEFT" => Ok(vec![x.shl(y)]),
+            "RIGHT" => Ok(vec![x.shr(y)]),
+            other => Err(c.cannot(format!("a shift in the direction {other:?}"))),
+        }
+    })];
     samples = |s| shifts(s, Shl {});
 
     /// x / 2ʸ, rounded down. A count y that is negative, or not below the width in bits, gives 0 (−1 for x <
@@ -370,7 +481,6 @@ ops! {
     scalar = Scalar::Shr;
     constraints = ["the operands are integers"];
     infer = |c, _| shifted(c);
-    onnx = [same("BitShift")];
     samples = |s| shifts(s, Shr {});
 
     /// x as another dtype. Floats are rounded to nearest, ties to even; floats become integers by cutting
@@ -396,7 +506,13 @@ ops! {
     };
     vjp = |c, _| Ok([c.x(0).dtype().is_float().then(|| c.dy(0).cast(c.x(0).dtype()))].into());
     vmap = |c, a| Ok(vec![c.x(0).cast(a.dtype)]);
-    onnx = [same("Cast"), same("CastLike")];
+    onnx = [
+        rule("Cast", 1, |c| {
+            let to = c.dtype("to")?.ok_or_else(|| c.cannot("a cast without a dtype"))?;
+            Ok(vec![onnx_cast(c.x(0)?, to, c.flag("saturate", true)?)])
+        }),
+        rule("CastLike", 15, |c| Ok(vec![onnx_cast(c.x(0)?, c.x(1)?.dtype(), c.flag("saturate", true)?)])),
+    ];
     samples = |s| {
         s.case("widen", Cast { dtype: DType::F64 }, [f([3, 4])]);
         s.rough("narrow", Cast { dtype: DType::F16 }, [f([3, 4])]);

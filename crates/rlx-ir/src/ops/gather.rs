@@ -1,5 +1,6 @@
 //! Reading by index. Indices may count from the end; what they read outside of x is 0.
 
+use crate::onnx;
 use crate::ops::scatter::ScatterMode;
 use crate::prelude::*;
 
@@ -191,7 +192,11 @@ ops! {
             }
         }])
     };
-    onnx = [same("Gather")];
+    onnx = [
+        same("Gather"),
+        rule("Compress", 9, onnx::indices::compress),
+        rule("Unique", 11, onnx::indices::unique),
+    ];
     samples = |s| {
         s.case("rows", Gather { axis: 0 }, [f([4, 3]), int([5], -4, 4)]);
         s.case("matrix_of_columns", Gather { axis: -1 }, [f([2, 4]), int([2, 3], 0, 4)]);
@@ -228,7 +233,7 @@ ops! {
         Ok([Some(c.x(0).zeros_like().scatter_elements(c.x(1), c.dy(0), a.axis, ScatterMode::Add)), None].into())
     };
     vmap = |c, a| Ok(vec![c.bx(0).gather_elements(c.bx(1), c.shift(0, a.axis)?)]);
-    onnx = [same("GatherElements")];
+    onnx = [same("GatherElements"), rule("ReverseSequence", 10, onnx::indices::reverse_sequence)];
     samples = |s| {
         s.case("columns", GatherElements { axis: 1 }, [f([3, 4]), int([3, 2], -4, 4)]);
         s.case("fewer", GatherElements { axis: 0 }, [f([3, 4]), int([5, 2], 0, 3)]);

@@ -27,7 +27,10 @@ ops! {
     };
     vjp = |c, a| Ok([c.dy(0).tril(a.k)].into());
     vmap = |c, a| Ok(vec![c.x(0).tril(a.k)]);
-    onnx = [same("Trilu")];
+    onnx = [rule("Trilu", 14, |c| {
+        let k = c.int_at("k", 1)?.unwrap_or(0);
+        Ok(vec![if c.flag("upper", true)? { c.x(0)?.triu(k) } else { c.x(0)?.tril(k) }])
+    })];
     samples = |s| {
         s.case("square", Tril { k: 0 }, [f([3, 3])]);
         s.case("above", Tril { k: 1 }, [f([2, 2, 4])]);
@@ -47,7 +50,6 @@ ops! {
     };
     vjp = |c, a| Ok([c.dy(0).triu(a.k)].into());
     vmap = |c, a| Ok(vec![c.x(0).triu(a.k)]);
-    onnx = [same("Trilu")];
     samples = |s| {
         s.case("square", Triu { k: 0 }, [f([3, 3])]);
         s.case("above", Triu { k: 1 }, [f([2, 2, 4])]);
@@ -89,7 +91,7 @@ ops! {
         let axis = resolve_axis(a.axis, c.rank(0) + 1)? as i64 + 1;
         Ok(vec![c.x(0).one_hot(a.depth.clone(), axis, a.dtype)])
     };
-    onnx = [same("OneHot")];
+    onnx = [rule("OneHot", 9, crate::onnx::indices::one_hot)];
     samples = |s| {
         s.rough("last", OneHot { depth: 4.into(), axis: -1, dtype: DType::F32 }, [int([2, 3], 0, 4)]);
         s.rough("first", OneHot { depth: 3.into(), axis: 0, dtype: DType::I32 }, [int([2, 2], 0, 3)]);

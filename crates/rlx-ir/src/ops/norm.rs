@@ -219,7 +219,28 @@ ops! {
         Ok(vec![(x * r).to(c.x(0).dtype())])
     };
     vmap = |c, a| Ok(vec![c.x(0).l2_normalize(c.shift(0, a.axis)?, a.eps)]);
-    onnx = [same("LpNormalization")];
+    onnx = [
+        rule("LpNormalization", 1, |c| {
+            let (x, axis) = (c.x(0)?, c.int_or("axis", -1)?);
+            let wide = x.wide();
+            let norm = match c.int_or("p", 2)? {
+                1 => wide.l1_norm(vec![axis], true),
+                2 => wide.l2_norm(vec![axis], true),
+                p => return Err(c.cannot(format!("a norm with p = {p}"))),
+            };
+            // What has no length stays 0.
+            let zero = norm.equal(0.0);
+            Ok(vec![zero.select(wide.scalar(0.0), wide / zero.select(norm.ones_like(), norm)).to(x.dtype())])
+        }),
+        rule("MeanVarianceNormalization", 9, |c| {
+            let (x, axes) = (c.x(0)?, c.ints("axes")?.unwrap_or_else(|| vec![0, 2, 3]));
+            let wide = x.wide();
+            let away = wide - wide.mean(axes.clone(), true);
+            // ONNX's own definition adds this to the deviation.
+            let std = wide.std(axes, true, 0) + 1e-9;
+            Ok(vec![(away / std).to(x.dtype())])
+        }),
+    ];
     samples = |s| {
         s.case("last", L2Normalize { axis: -1, eps: 1e-12 }, [f([3, 5])]);
         s.case("first", L2Normalize { axis: 0, eps: 1e-12 }, [f([4, 3])]);

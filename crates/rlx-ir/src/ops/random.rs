@@ -5,6 +5,7 @@
 //! seed will do).
 
 use crate::prelude::*;
+use crate::tensor::Tensor;
 
 /// One block of Philox4x32-10: four random words from a counter and a key.
 pub fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
@@ -46,6 +47,53 @@ fn upper<'g>(bits: Var<'g>, count: u32) -> Var<'g> {
 /// Uniform f32 numbers in `0..1`, multiples of 2⁻²⁴.
 fn unit<'g>(seed: Var<'g>, shape: &Dims, stream: i64) -> Var<'g> {
     upper(seed.random_bits(shape.clone(), stream), 24) * f64::exp2(-24.0)
+}
+
+/// A seed and a stream for a node. Nodes that name no seed differ by their place in the graph. The numbers are RLX's: they
+/// are the same at every run and on every device, and not those of another program.
+pub(crate) fn onnx_seed<'g>(c: &Call<'g, '_>, seed: Option<f64>) -> Result<(Var<'g>, i64)> {
+    let stream = if seed.is_some() { 0 } else { c.g.node_count() as i64 };
+    let bits = seed.unwrap_or(0.0).to_bits();
+    Ok((c.g.constant(Tensor::new(&[2], &[bits as u32, (bits >> 32) as u32])?), stream))
+}
+
+fn onnx_shape(c: &Call<'_, '_>) -> Result<Shape> {
+    let shape = c.ints("shape")?.ok_or_else(|| Error::new(Code::Attribute, "attribute shape is missing"))?;
+    Ok(shape.into_iter().map(Dim::constant).collect())
+}
+
+fn onnx_uniform<'g>(c: &Call<'g, '_>, shape: Shape, like: DType) -> Result<Vec<Var<'g>>> {
+    let (seed, stream) = onnx_seed(c, c.float("seed")?)?;
+    let (lo, hi) = (c.float_or("low", 0.0)?, c.float_or("high", 1.0)?);
+    Ok(vec![seed.uniform(shape, lo, hi, c.dtype("dtype")?.unwrap_or(like), stream)])
+}
+
+fn onnx_normal<'g>(c: &Call<'g, '_>, shape: Shape, like: DType) -> Result<Vec<Var<'g>>> {
+    let (seed, stream) = onnx_seed(c, c.float("seed")?)?;
+    let (mean, scale) = (c.float_or("mean", 0.0)?, c.float_or("scale", 1.0)?);
+    Ok(vec![seed.normal(shape, mean, scale, c.dtype("dtype")?.unwrap_or(like), stream)])
+}
+
+/// Elements are dropped only where a node says that the model is being trained.
+fn onnx_dropout<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
+    let x = c.x(0)?;
+    let trains = match c.opt(2) {
+        Some(_) => c.const_ints(2)?.iter().any(|t| *t != 0),
+        None => c.opset < 7 && !c.flag("is_test", false)?,
+    };
+    let ratio = match (trains, c.opt(1)) {
+        (false, _) => 0.0,
+        (true, Some(_)) => c.const_floats(1)?.first().copied().unwrap_or(0.5),
+        (true, None) => c.float_or("ratio", 0.5)?,
+    };
+    // Of old the mask is a float.
+    let mask_dtype = if c.opset < 10 { x.dtype() } else { DType::Bool };
+    if ratio == 0.0 {
+        return Ok(vec![x, c.g.full(mask_dtype, &x.shape(), 1.0)]);
+    }
+    let (seed, stream) = onnx_seed(c, c.int("seed")?.map(|s| s as f64))?;
+    let keep = seed.bernoulli(x.shape(), 1.0 - ratio, stream);
+    Ok(vec![x.dropout(seed, ratio, stream), keep.to(mask_dtype)])
 }
 
 fn two() -> crate::sample::Arg {
@@ -103,7 +151,10 @@ ops! {
         Ok(vec![scaled.to(a.dtype)])
     };
     vmap = |c, a| Ok(vec![c.x(0).uniform(a.shape.clone(), a.lo, a.hi, a.dtype, a.stream)]);
-    onnx = [same("RandomUniform"), same("RandomUniformLike")];
+    onnx = [
+        rule("RandomUniform", 1, |c| onnx_uniform(c, onnx_shape(c)?, DType::F32)),
+        rule("RandomUniformLike", 1, |c| onnx_uniform(c, c.x(0)?.shape(), c.x(0)?.dtype())),
+    ];
     samples = |s| {
         let over = |lo, hi| Uniform { shape: [3, 5].into(), lo, hi, dtype: DType::F32, stream: 0 };
         s.rough("unit", over(0.0, 1.0), [two()]);
@@ -140,7 +191,10 @@ ops! {
         Ok(vec![(flat.reshape(joined(&a.shape)) * a.std + a.mean).to(a.dtype)])
     };
     vmap = |c, a| Ok(vec![c.x(0).normal(a.shape.clone(), a.mean, a.std, a.dtype, a.stream)]);
-    onnx = [same("RandomNormal"), same("RandomNormalLike")];
+    onnx = [
+        rule("RandomNormal", 1, |c| onnx_normal(c, onnx_shape(c)?, DType::F32)),
+        rule("RandomNormalLike", 1, |c| onnx_normal(c, c.x(0)?.shape(), c.x(0)?.dtype())),
+    ];
     tolerance = tol(2e-5, 4e-3, 3e-2);
     samples = |s| {
         let of = |mean, std| Normal { shape: [3, 5].into(), mean, std, dtype: DType::F32, stream: 0 };
@@ -180,7 +234,13 @@ ops! {
     };
     body = |c, a| Ok(vec![unit(c.x(0), &a.shape, a.stream).less(a.p)]);
     vmap = |c, a| Ok(vec![c.x(0).bernoulli(a.shape.clone(), a.p, a.stream)]);
-    onnx = [same("Bernoulli")];
+    onnx = [rule("Bernoulli", 15, |c| {
+        let p = c.x(0)?;
+        let dtype = c.dtype("dtype")?.unwrap_or(p.dtype());
+        let (seed, stream) = onnx_seed(c, c.float("seed")?)?;
+        let u = unit(seed, &p.shape().into(), stream);
+        Ok(vec![u.less(p.to(DType::F32)).to(dtype)])
+    })];
     samples = |s| {
         let of = |p| Bernoulli { shape: [4, 5].into(), p, stream: 0 };
         s.rough("half", of(0.5), [two()]);
@@ -212,7 +272,7 @@ ops! {
         Ok(vec![keep.select(x * scale, x.zeros_like())])
     };
     vmap = |c, a| Ok(vec![c.bx(0).dropout(c.bx(1), a.p, a.stream)]);
-    onnx = [same("Dropout")];
+    onnx = [rule("Dropout", 1, onnx_dropout)];
     samples = |s| {
         s.case("third", Dropout { p: 0.3, stream: 0 }, [f([4, 5]), two()]);
         s.case("none", Dropout { p: 0.0, stream: 1 }, [f([3]), two()]);

@@ -94,6 +94,26 @@ pub(crate) fn over_axes(c: &Infer<'_>, axes: &[i64], keep: bool) -> Result<Vec<T
     Ok(vec![c.ty(0)?.with_shape(reduced(c, axes, keep)?)])
 }
 
+/// A reduction as ONNX writes it: the axes are an attribute or the second operand; none are all, unless the node says that
+/// none are none.
+pub(crate) fn onnx_reduce<'g>(
+    c: &Call<'g, '_>,
+    reduce: impl FnOnce(Var<'g>, Vec<i64>, bool) -> Var<'g>,
+) -> Result<Vec<Var<'g>>> {
+    let x = c.x(0)?;
+    let axes = match c.ints_or("axes", 1)? {
+        Some(axes) if !axes.is_empty() => axes,
+        _ if c.flag("noop_with_empty_axes", false)? => Vec::new(),
+        _ => (0..x.rank() as i64).collect(),
+    };
+    Ok(vec![reduce(x, axes, c.flag("keepdims", true)?)])
+}
+
+/// Axis, `keep` and `last` of a position, as ONNX gives them.
+fn onnx_position(c: &Call<'_, '_>) -> Result<(i64, bool, bool)> {
+    Ok((c.int_or("axis", 0)?, c.flag("keepdims", true)?, c.flag("select_last_index", false)?))
+}
+
 /// The shape rule of a position along an axis.
 fn positions(c: &Infer<'_>, axis: i64, keep: bool) -> Result<Vec<Type>> {
     Ok(vec![Type::new(DType::I64, reduced(c, &[axis], keep)?)])
@@ -110,7 +130,7 @@ ops! {
     })?]);
     vjp = |c, a| Ok([restore(c.dy(0), c.x(0), &a.axes)?.broadcast_like(c.x(0))].into());
     vmap = |c, a| Ok(vec![c.x(0).sum(c.shift_all(0, &a.axes)?, a.keep)]);
-    onnx = [same("ReduceSum")];
+    onnx = [rule("ReduceSum", 1, |c| onnx_reduce(c, |x, axes, keep| x.sum(axes, keep)))];
     samples = |s| {
         s.case("last", Sum { axes: vec![-1], keep: false }, [f([3, 4])]);
         s.case("keep", Sum { axes: vec![0, 2], keep: true }, [f([2, 3, 4])]);
@@ -133,7 +153,17 @@ ops! {
         Ok([restore(dy.to(c.x(0).dtype()), c.x(0), &a.axes)?.broadcast_like(c.x(0))].into())
     };
     vmap = |c, a| Ok(vec![c.x(0).mean(c.shift_all(0, &a.axes)?, a.keep)]);
-    onnx = [same("ReduceMean")];
+    onnx = [rule("ReduceMean", 1, |c| onnx_reduce(c, |x, axes, keep| {
+        if x.dtype().is_float() {
+            return x.mean(axes, keep);
+        }
+        // Integers are cut toward zero, as a division of them is.
+        let wide = x.to(DType::I64);
+        match count(wide, &axes) {
+            Ok(n) => (wide.sum(axes, keep) / n).to(x.dtype()),
+            Err(e) => x.graph().fail(e),
+        }
+    }))];
     samples = |s| {
         s.case("last", Mean { axes: vec![-1], keep: false }, [f([3, 4])]);
         s.case("keep", Mean { axes: vec![0, 2], keep: true }, [f([2, 3, 4])]);
@@ -156,7 +186,10 @@ ops! {
     };
     vjp = |c, a| Ok([to_equal(c, &a.axes)?].into());
     vmap = |c, a| Ok(vec![c.x(0).max(c.shift_all(0, &a.axes)?, a.keep)]);
-    onnx = [same("ReduceMax")];
+    onnx = [rule("ReduceMax", 1, |c| onnx_reduce(c, |x, axes, keep| match x.dtype() {
+        DType::Bool => x.any(axes, keep),
+        _ => x.max(axes, keep),
+    }))];
     samples = |s| {
         s.case("last", Max { axes: vec![-1], keep: false }, [f([3, 4]).distinct(-2.0, 2.0)]);
         s.case("keep", Max { axes: vec![0, 2], keep: true }, [f([2, 3, 2]).distinct(-2.0, 2.0)]);
@@ -182,7 +215,10 @@ ops! {
     };
     vjp = |c, a| Ok([to_equal(c, &a.axes)?].into());
     vmap = |c, a| Ok(vec![c.x(0).min(c.shift_all(0, &a.axes)?, a.keep)]);
-    onnx = [same("ReduceMin")];
+    onnx = [rule("ReduceMin", 1, |c| onnx_reduce(c, |x, axes, keep| match x.dtype() {
+        DType::Bool => x.all(axes, keep),
+        _ => x.min(axes, keep),
+    }))];
     samples = |s| {
         s.case("last", Min { axes: vec![-1], keep: false }, [f([3, 4]).distinct(-2.0, 2.0)]);
         s.case("keep", Min { axes: vec![0, 2], keep: true }, [f([2, 3, 2]).distinct(-2.0, 2.0)]);
@@ -220,7 +256,7 @@ ops! {
         Ok([restore(c.dy(0), x, &a.axes)? * others].into())
     };
     vmap = |c, a| Ok(vec![c.x(0).prod(c.shift_all(0, &a.axes)?, a.keep)]);
-    onnx = [same("ReduceProd")];
+    onnx = [rule("ReduceProd", 1, |c| onnx_reduce(c, |x, axes, keep| x.prod(axes, keep)))];
     samples = |s| {
         s.case("last", Prod { axes: vec![-1], keep: false }, [f([2, 3])]);
         s.case("keep", Prod { axes: vec![2, 0], keep: true }, [f([2, 2, 2])]);
@@ -264,7 +300,27 @@ ops! {
     step = |c, a| Ok(Step::ArgFold { axis: resolve_axis(a.axis, c.ty(0)?.rank())?, min: false, last: a.last });
     eval = |e, a| Ok(vec![position(e, a.axis, a.keep, a.last, Scalar::Gt)?]);
     vmap = |c, a| Ok(vec![c.x(0).argmax(c.shift(0, a.axis)?, a.keep, a.last)]);
-    onnx = [same("ArgMax")];
+    onnx = [
+        rule("ArgMax", 1, |c| {
+            let (axis, keep, last) = onnx_position(c)?;
+            Ok(vec![c.x(0)?.argmax(axis, keep, last)])
+        }),
+        // 1 at the first largest element. Of old, the axes from `axis` on count as one.
+        rule("Hardmax", 1, |c| {
+            let x = c.x(0)?;
+            let rank = x.rank();
+            let axis = resolve_axis(c.int_or("axis", if c.opset < 13 { 1 } else { -1 })?, rank)?;
+            let (y, axis) = if c.opset < 13 {
+                let shape = x.shape();
+                let (rows, columns) = shape.split_at(axis.min(rank));
+                (x.reshape([product(rows), product(columns)]), 1)
+            } else {
+                (x, axis as i64)
+            };
+            let hot = y.argmax(axis, false, false).one_hot(y.dim(axis), axis, x.dtype());
+            Ok(vec![hot.reshape(x.shape())])
+        }),
+    ];
     samples = |s| {
         s.rough("last_axis", Argmax { axis: -1, keep: false, last: false }, [f([3, 4])]);
         s.rough("keep", Argmax { axis: 0, keep: true, last: false }, [f([3, 2])]);
@@ -282,7 +338,10 @@ ops! {
     step = |c, a| Ok(Step::ArgFold { axis: resolve_axis(a.axis, c.ty(0)?.rank())?, min: true, last: a.last });
     eval = |e, a| Ok(vec![position(e, a.axis, a.keep, a.last, Scalar::Lt)?]);
     vmap = |c, a| Ok(vec![c.x(0).argmin(c.shift(0, a.axis)?, a.keep, a.last)]);
-    onnx = [same("ArgMin")];
+    onnx = [rule("ArgMin", 1, |c| {
+        let (axis, keep, last) = onnx_position(c)?;
+        Ok(vec![c.x(0)?.argmin(axis, keep, last)])
+    })];
     samples = |s| {
         s.rough("last_axis", Argmin { axis: -1, keep: false, last: false }, [f([3, 4])]);
         s.rough("keep", Argmin { axis: 0, keep: true, last: false }, [f([3, 2])]);

@@ -1,5 +1,6 @@
 //! Picking tokens.
 
+use crate::ops::random::onnx_seed;
 use crate::prelude::*;
 use crate::tensor::Tensor;
 
@@ -77,7 +78,15 @@ ops! {
     };
     vjp = |_, _| Ok(vec![None, None].into());
     vmap = |c, a| Ok(vec![c.bx(0).sample(c.bx(1), a.clone())]);
-    onnx = [same("Multinomial")];
+    onnx = [rule("Multinomial", 7, |c| {
+        let logits = c.x(0)?;
+        let (rows, classes) = (logits.dim(0), logits.dim(1));
+        let draws = Dim::constant(c.int_or("sample_size", 1)?);
+        let dtype = c.dtype("dtype")?.unwrap_or(DType::I32);
+        let (seed, stream) = onnx_seed(c, c.float("seed")?)?;
+        let repeated = logits.unsqueeze(1).broadcast([rows, draws, classes]);
+        Ok(vec![repeated.sample(seed, Sample { stream, ..Sample::default() }).to(dtype)])
+    })];
     samples = |s| {
         let with = Sample::default;
         let seed = || int([2], 0, 1 << 31).dtype(DType::U32);

@@ -1,5 +1,6 @@
 //! Writing by index. Indices may count from the end; what they write outside of x is dropped.
 
+use crate::onnx;
 use crate::ops::gather::{element_index, flat_index, gathered, iota_along, tuple_index, tuple_len, within_x};
 use crate::prelude::*;
 
@@ -146,7 +147,6 @@ ops! {
         let flat_x = x.reshape(std::iter::once(len).chain(turned.iter().skip(2).cloned()).collect::<Shape>());
         Ok(vec![flat_x.scatter(flat, updates, 0, a.mode).reshape(turned).move_axis(1, axis as i64 + 1)])
     };
-    onnx = [same("ScatterND")];
     samples = |s| {
         let at = |axis, mode| Scatter { axis, mode };
         use ScatterMode::{Add, Max, Min, Mul, Set};
@@ -192,7 +192,11 @@ ops! {
         Ok(vec![y.reshape(x.shape())])
     };
     vmap = |c, a| Ok(vec![c.bx(0).scatter_elements(c.bx(1), c.bx(2), c.shift(0, a.axis)?, a.mode)]);
-    onnx = [same("ScatterElements")];
+    onnx = [
+        rule("ScatterElements", 11, onnx::indices::scatter_elements),
+        rule("Scatter", 9, onnx::indices::scatter_elements),
+        rule("TensorScatter", 24, onnx::indices::tensor_scatter),
+    ];
     samples = |s| {
         let at = |axis, mode| ScatterElements { axis, mode };
         s.case("set", at(1, ScatterMode::Set), [f([3, 4]), int([3, 2], -4, 4), f([3, 2])]);
@@ -236,7 +240,7 @@ ops! {
         let tuples = c.g.concat(&[batch, indices], -1);
         Ok(vec![c.bx(0).scatter_nd(tuples, c.bx(2), a.mode)])
     };
-    onnx = [same("ScatterND")];
+    onnx = [rule("ScatterND", 11, onnx::indices::scatter_nd)];
     samples = |s| {
         let with = |mode| ScatterNd { mode };
         s.case("elements", with(ScatterMode::Add), [f([3, 4]), int([5, 2], -3, 3), f([5])]);

@@ -107,7 +107,11 @@ ops! {
     body = |c, a| Ok(c.x(0).sort(a.axis, a.largest).map(|y| y.narrow(a.axis, 0, a.k)).into());
     vjp = |c, a| Ok(put_back(c, a.axis));
     vmap = |c, a| Ok(c.x(0).top_k(a.k, c.shift(0, a.axis)?, a.largest).into());
-    onnx = [same("TopK")];
+    onnx = [rule("TopK", 1, |c| {
+        // Without `sorted` any order will do.
+        let k = c.int_at("k", 1)?.ok_or_else(|| Error::new(Code::Operands, "k is missing"))?;
+        Ok(c.x(0)?.top_k(k, c.int_or("axis", -1)?, c.flag("largest", true)?).into())
+    })];
     samples = |s| {
         s.case("largest", TopK { k: 2, axis: -1, largest: true }, [f([3, 5]).distinct(-1.0, 1.0)]);
         s.case("smallest", TopK { k: 3, axis: 0, largest: false }, [f([4, 2]).distinct(-1.0, 1.0)]);

@@ -1,6 +1,6 @@
 //! Reductions made of simpler ones: logsumexp, variance, norms.
 
-use super::reduce::{count, over_axes, restore};
+use super::reduce::{count, onnx_reduce, over_axes, restore};
 use crate::prelude::*;
 
 /// 1 where x is 0, else x.
@@ -11,6 +11,11 @@ fn nonzero(x: Var<'_>) -> Var<'_> {
 /// What the sum of squared deviations is divided by: the count less the correction, at least 0.
 fn freedom<'g>(x: Var<'g>, axes: &[i64], correction: i64) -> Result<Var<'g>> {
     Ok((count(x, axes)? - correction as f64).maximum(0.0))
+}
+
+/// A function of floats for any number; the result has the dtype of x again.
+fn in_floats<'g>(x: Var<'g>, f: impl FnOnce(Var<'g>) -> Var<'g>) -> Var<'g> {
+    f(if x.dtype().is_float() { x } else { x.to(DType::F64) }).to(x.dtype())
 }
 
 ops! {
@@ -32,7 +37,12 @@ ops! {
         Ok([restore(c.dy(0), c.x(0), &a.axes)? * share].into())
     };
     vmap = |c, a| Ok(vec![c.x(0).logsumexp(c.shift_all(0, &a.axes)?, a.keep)]);
-    onnx = [same("ReduceLogSumExp")];
+    onnx = [
+        rule("ReduceLogSumExp", 1, |c| onnx_reduce(c, |x, axes, keep| in_floats(x, |x| x.logsumexp(axes, keep)))),
+        rule("ReduceLogSum", 1, |c| {
+            onnx_reduce(c, |x, axes, keep| in_floats(x, |x| x.wide().sum(axes, keep).log()))
+        }),
+    ];
     samples = |s| {
         s.case("last", Logsumexp { axes: vec![-1], keep: false }, [f([3, 4])]);
         s.case("keep", Logsumexp { axes: vec![0, 2], keep: true }, [f([2, 3, 2])]);
@@ -99,7 +109,7 @@ ops! {
     infer = |c, a| over_axes(c, &a.axes, a.keep);
     body = |c, a| Ok(vec![c.x(0).abs().sum(a.axes.clone(), a.keep)]);
     vmap = |c, a| Ok(vec![c.x(0).l1_norm(c.shift_all(0, &a.axes)?, a.keep)]);
-    onnx = [same("ReduceL1")];
+    onnx = [rule("ReduceL1", 1, |c| onnx_reduce(c, |x, axes, keep| x.l1_norm(axes, keep)))];
     samples = |s| {
         s.case("last", L1Norm { axes: vec![-1], keep: false }, [f([3, 4]).distinct(-2.0, 2.0)]);
         s.case("keep", L1Norm { axes: vec![0, 2], keep: true }, [f([2, 3, 2]).within(0.2, 2.0)]);
@@ -121,7 +131,12 @@ ops! {
         Ok([restore(dy, x, &a.axes)? * x].into())
     };
     vmap = |c, a| Ok(vec![c.x(0).l2_norm(c.shift_all(0, &a.axes)?, a.keep)]);
-    onnx = [same("ReduceL2")];
+    onnx = [
+        rule("ReduceL2", 1, |c| onnx_reduce(c, |x, axes, keep| in_floats(x, |x| x.l2_norm(axes, keep)))),
+        rule("ReduceSumSquare", 1, |c| {
+            onnx_reduce(c, |x, axes, keep| x.wide().square().sum(axes, keep).to(x.dtype()))
+        }),
+    ];
     samples = |s| {
         s.case("last", L2Norm { axes: vec![-1], keep: false }, [f([3, 4])]);
         s.case("keep", L2Norm { axes: vec![0, 2], keep: true }, [f([2, 3, 2])]);

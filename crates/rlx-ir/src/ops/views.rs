@@ -1,5 +1,6 @@
 //! Ops that move elements without changing them: reshape, permute, broadcast, slice, pad, flip.
 
+use crate::onnx;
 use crate::prelude::*;
 use crate::transform::vmap_loop;
 
@@ -32,7 +33,13 @@ ops! {
         let shape: Shape = std::iter::once(c.size.clone()).chain(a.shape.iter().cloned()).collect();
         Ok(vec![c.bx(0).reshape(shape)])
     };
-    onnx = [same("Reshape"), same("Flatten"), same("Squeeze"), same("Unsqueeze")];
+    onnx = [
+        rule("Reshape", 1, onnx::views::reshape),
+        rule("Flatten", 1, onnx::views::flatten),
+        rule("Squeeze", 1, onnx::views::squeeze),
+        rule("Unsqueeze", 1, onnx::views::unsqueeze),
+        rule("Identity", 1, |c| Ok(vec![c.x(0)?])),
+    ];
     samples = |s| {
         s.case("merge", Reshape { shape: [6, 4].into() }, [f([2, 3, 4])]);
         s.case("split", Reshape { shape: [2, 1, 6].into() }, [f([12])]);
@@ -78,7 +85,11 @@ ops! {
         let axes: Vec<i64> = std::iter::once(0).chain(c.shift_all(0, &a.axes)?).collect();
         Ok(vec![c.x(0).permute(axes)])
     };
-    onnx = [same("Transpose")];
+    onnx = [
+        rule("Transpose", 1, onnx::views::transpose),
+        rule("DepthToSpace", 1, onnx::views::depth_to_space),
+        rule("SpaceToDepth", 1, onnx::views::space_to_depth),
+    ];
     samples = |s| {
         s.case("turn", Permute { axes: vec![1, 0] }, [f([3, 4])]);
         s.case("cycle", Permute { axes: vec![2, 0, 1] }, [f([2, 3, 4])]);
@@ -108,7 +119,7 @@ ops! {
         let shape: Shape = std::iter::once(c.size.clone()).chain(a.shape.iter().cloned()).collect();
         Ok(vec![c.x(0).align_batch(a.shape.len()).broadcast(shape)])
     };
-    onnx = [same("Expand")];
+    onnx = [rule("Expand", 8, onnx::views::expand)];
     samples = |s| {
         s.case("rows", Broadcast { shape: [4, 3].into() }, [f([3])]);
         s.case("columns", Broadcast { shape: [2, 3, 4].into() }, [f([3, 1])]);
@@ -173,7 +184,7 @@ ops! {
         let step: Vec<i64> = std::iter::once(1).chain(a.step.iter().copied()).collect();
         Ok(vec![c.x(0).slice(lead(0.into(), &a.start), lead(c.size.clone(), &a.stop), step)])
     };
-    onnx = [same("Slice"), same("Split")];
+    onnx = [rule("Slice", 1, onnx::slices::slice)];
     samples = |s| {
         s.case("middle", Slice { start: [1, 0].into(), stop: [3, 2].into(), step: vec![1, 1] }, [f([4, 3])]);
         s.case("stride", Slice { start: [1, 0].into(), stop: [7, 5].into(), step: vec![3, 2] }, [f([7, 5])]);
@@ -234,7 +245,7 @@ ops! {
         let interior: Vec<i64> = std::iter::once(0).chain(a.interior.iter().copied()).collect();
         Ok(vec![c.x(0).pad(c.x(1), lead(&a.lo), lead(&a.hi), interior)])
     };
-    onnx = [same("Pad")];
+    onnx = [rule("CenterCropPad", 18, onnx::slices::center_crop_pad)];
     samples = |s| {
         s.case("edges", Pad { lo: [1, 0].into(), hi: [0, 2].into(), interior: vec![0, 0] }, [f([2, 3]), f([])]);
         s.case("spread", Pad { lo: [0, 1].into(), hi: [1, 0].into(), interior: vec![1, 2] }, [f([3, 2]), f([])]);

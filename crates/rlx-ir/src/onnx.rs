@@ -7,6 +7,13 @@
 //! Rules are chosen by name, domain and version: of several rules for one ONNX op the one with the largest `since` that the
 //! model's operator set has reached.
 
+pub(crate) mod attention;
+pub(crate) mod control;
+pub(crate) mod norm;
+pub(crate) mod quantize;
+pub(crate) mod signal;
+pub(crate) mod window;
+
 use crate::attr::{AttrKind, AttrValue};
 use crate::dim::Dim;
 use crate::dtype::DType;
@@ -21,6 +28,9 @@ use std::sync::{Arc, LazyLock};
 pub const ONNX: &str = "";
 /// The domain of the operators that ONNX Runtime adds and its tools write into models.
 pub const MICROSOFT: &str = "com.microsoft";
+
+/// The domain of operators that ONNX tries out.
+pub const PREVIEW: &str = "ai.onnx.preview";
 
 /// From a node to the values of its outputs. Outputs at the end that nobody wants may be left out.
 pub type Build = for<'g> fn(&Call<'g, '_>) -> Result<Vec<Var<'g>>>;
@@ -60,6 +70,11 @@ pub const fn rule(name: &'static str, since: i64, build: Build) -> Rule {
 /// A rule for an op of the domain `com.microsoft`.
 pub const fn microsoft(name: &'static str, build: Build) -> Rule {
     Rule { name, domain: MICROSOFT, since: 1, how: How::By(build) }
+}
+
+/// A rule for an op of the domain `ai.onnx.preview`.
+pub const fn preview(name: &'static str, build: Build) -> Rule {
+    Rule { name, domain: PREVIEW, since: 1, how: How::By(build) }
 }
 
 /// The rules for one ONNX op, each with the op whose file it is in.

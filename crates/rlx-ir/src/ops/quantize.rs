@@ -191,7 +191,7 @@ ops! {
         Ok(vec![q.cast(a.dtype)])
     };
     vjp = |c, _| Ok(vec![None; c.operands.len()].into());
-    onnx = [same("QuantizeLinear")];
+    onnx = [rule("QuantizeLinear", 10, onnx::quantize::quantize_linear)];
     samples = |s| {
         let per = |axis, block, dtype| QuantizeLinear { axis, block, dtype };
         s.rough("tensor", per(None, 0, DType::I8), [f([3, 4]), f([]).values(&[0.01])]);
@@ -262,7 +262,7 @@ ops! {
         }
         Ok(vec![(q * spread(scale.to(wide), x, a.axis, a.block)?).to(scale.dtype())])
     };
-    onnx = [same("DequantizeLinear")];
+    onnx = [rule("DequantizeLinear", 10, onnx::quantize::dequantize_linear)];
     samples = |s| {
         let per = |axis, block| DequantizeLinear { axis, block };
         s.case("tensor", per(None, 0), [int([3, 4], -128, 128).dtype(DType::I8), f([])]);

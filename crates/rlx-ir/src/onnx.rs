@@ -128,6 +128,9 @@ pub trait Subgraph<'g> {
     fn outputs(&self) -> usize;
     /// Writes its nodes where the graph goes on now, with these values for its inputs; gives its outputs.
     fn build(&self, args: &[Var<'g>]) -> Result<Vec<Var<'g>>>;
+    /// The same, but if anything in it goes wrong, all errors are forgotten and the first is given: the caller may do
+    /// something else instead.
+    fn attempt(&self, args: &[Var<'g>]) -> Result<Vec<Var<'g>>>;
 }
 
 /// A node of an ONNX graph, as a rule sees it.

@@ -6,26 +6,29 @@ use crate::error::{Code, Error, Result};
 use crate::graph::Var;
 use crate::onnx::{Call, Subgraph};
 use crate::tensor::Tensor;
-use crate::types::{Shape, Type};
-use std::cell::RefCell;
+use crate::types::Shape;
+use std::cell::{Cell, RefCell};
 
-/// Loops whose values change their shapes are written out, if they turn no more often than this.
-const MAX_WRITTEN_OUT: i64 = 256;
+/// Loops that cannot be loops of RLX, because shapes change or depend on the turn, are written out if they turn no more
+/// often than this.
+const MAX_WRITTEN_OUT: i64 = 64;
 
 /// Builds bodies inside of the builder's closures, which give values and no errors: the first error is kept here.
 struct Bodies<'g, 'c, 'a> {
     c: &'c Call<'g, 'a>,
+    /// How many errors the graph had before.
+    errors: usize,
     error: RefCell<Option<Error>>,
 }
 
 impl<'g, 'c, 'a> Bodies<'g, 'c, 'a> {
     fn new(c: &'c Call<'g, 'a>) -> Self {
-        Bodies { c, error: RefCell::new(None) }
+        Bodies { c, errors: c.g.errors().len(), error: RefCell::new(None) }
     }
 
     fn build(&self, body: &dyn Subgraph<'g>, args: &[Var<'g>]) -> Vec<Var<'g>> {
         let built = match body.inputs() == args.len() {
-            true => body.build(args),
+            true => body.attempt(args),
             false => {
                 let text = format!("the body has {} inputs, but gets {} values", body.inputs(), args.len());
                 Err(Error::new(Code::Operands, text))
@@ -37,18 +40,16 @@ impl<'g, 'c, 'a> Bodies<'g, 'c, 'a> {
         })
     }
 
+    /// What went wrong since, in the bodies or around them, which the graph forgets.
     fn done(&self) -> Result<()> {
-        self.error.borrow_mut().take().map_or(Ok(()), Err)
+        let more = self.c.g.take_errors(self.errors).into_iter().next();
+        self.error.borrow_mut().take().or(more).map_or(Ok(()), Err)
     }
 }
 
 /// A value of one element without axes.
 fn alone(x: Var<'_>) -> Var<'_> {
     if x.rank() == 0 { x } else { x.reshape(Shape::new()) }
-}
-
-fn types(xs: &[Var<'_>]) -> Vec<Type> {
-    xs.iter().map(|x| x.ty()).collect()
 }
 
 /// Whether a condition is known to hold, or not to.
@@ -65,58 +66,17 @@ pub(crate) fn branch<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
     if let Some(holds) = decided(c, condition) {
         return if holds { then } else { otherwise }.build(&[]);
     }
-    let (bodies, errors) = (Bodies::new(c), c.g.errors().len());
-    let shapes = RefCell::new([Vec::new(), Vec::new()]);
-    let side = |i: usize, body: &dyn Subgraph<'g>| {
-        let out = bodies.build(body, &[]);
-        shapes.borrow_mut().get_mut(i).into_iter().for_each(|s| *s = types(&out));
-        out
-    };
-    let out = c.g.cond(alone(condition), || side(0, then), || side(1, otherwise));
-    // What goes wrong in a branch may be because the model never takes it with such inputs: tell which decide.
-    let [then, otherwise] = shapes.into_inner();
-    let trouble = match bodies.done() {
-        Err(e) => Some(e.to_string()),
-        Ok(()) if c.g.errors().len() > errors => c.g.errors().get(errors).map(|e| e.to_string()),
-        Ok(()) if then != otherwise => Some(format!("one gives {then:?}, the other {otherwise:?}")),
-        Ok(()) => None,
-    };
-    match trouble {
-        None => Ok(out),
-        Some(text) => {
-            let inputs = c.g.inputs_behind(condition);
-            let text = format!("the branches do not fit, and data decides between them: {text}");
-            Err(Error::new(Code::Undetermined, text).with_inputs(inputs))
-        }
-    }
-}
-
-/// What a body does in its first turn, as far as that tells how to build the loop.
-struct Probe {
-    /// Whether the loop goes on whatever the data.
-    goes_on: bool,
-    /// Whether the values that it carries keep their types.
-    keeps_types: bool,
-}
-
-/// Builds the body apart, to see what it does, and forgets it.
-fn probe<'g>(c: &Call<'g, '_>, body: &dyn Subgraph<'g>, carried: &[Var<'g>]) -> Result<Probe> {
     let bodies = Bodies::new(c);
-    let mut ports = vec![("turn".to_string(), Some(Type::new(DType::I64, Shape::new())))];
-    ports.extend(carried.iter().enumerate().map(|(i, x)| (format!("c{i}"), Some(x.ty()))));
-    let mut seen = Probe { goes_on: false, keeps_types: false };
-    c.g.region("probe", &ports, |args| {
-        let (turn, rest) = args.split_at(1);
-        let args: Vec<Var<'g>> = turn.iter().copied().chain([truth(c)]).chain(rest.iter().copied()).collect();
-        let out = bodies.build(body, &args);
-        if let Some((condition, next)) = out.split_first() {
-            seen.goes_on = decided(c, *condition) == Some(true);
-            seen.keeps_types = next.get(..carried.len()).is_some_and(|n| types(n) == types(carried));
-        }
-        Vec::new()
-    });
-    bodies.done()?;
-    Ok(seen)
+    let out = c.g.cond(alone(condition), || bodies.build(then, &[]), || bodies.build(otherwise, &[]));
+    let Err(e) = bodies.done() else { return Ok(out) };
+    // Sizes that disagree may be assumed to be equal. All else may be because the model never takes that branch with such
+    // inputs as it gets: tell which of them decide.
+    let inputs = c.g.inputs_behind(condition);
+    if e.bad_sizes().is_some() {
+        return Err(e.with_inputs(inputs));
+    }
+    let text = format!("data decides between two branches, of which one does not fit: {e}");
+    Err(Error::new(Code::Undetermined, text).with_inputs(inputs))
 }
 
 fn truth<'g>(c: &Call<'g, '_>) -> Var<'g> {
@@ -153,54 +113,55 @@ pub(crate) fn repeat<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
         },
     };
     let starts = c.opt(1).map_or(Some(true), |x| decided(c, x));
-    if starts == Some(false) {
-        return by_scan(c, body, &carried, Dim::constant(0));
+    let length = match (starts, &trips) {
+        (Some(false), _) => Some(Dim::constant(0)),
+        (Some(true), Trips::Known(m)) if m.upper().is_some_and(|m| m < 0) => Some(Dim::constant(0)),
+        (Some(true), Trips::Known(m)) => Some(m.clone()),
+        _ => None,
+    };
+    if let Some(length) = length {
+        match by_scan(c, body, &carried, length.clone()) {
+            Ok(Some(out)) => return Ok(out),
+            Ok(None) => {}
+            // What cannot be said of any turn may be said of each: the shapes may change, or depend on the turn.
+            Err(e) => match length.as_const() {
+                Some(n) if n <= MAX_WRITTEN_OUT => return written_out(c, body, carried, n, gathered),
+                _ => return Err(e),
+            },
+        }
     }
-    let seen = match starts {
-        Some(_) => Some(probe(c, body, &carried)),
-        None => None,
-    };
-    let trips = match (seen, trips) {
-        (Some(Ok(p)), Trips::Known(m)) if p.goes_on && p.keeps_types => {
-            let m = if m.upper().is_some_and(|m| m < 0) { Dim::constant(0) } else { m };
-            return by_scan(c, body, &carried, m);
-        }
-        // The body may be sound only where the turn is known.
-        (Some(Ok(Probe { keeps_types: false, .. }) | Err(_)), Trips::Known(m))
-            if m.as_const().is_some_and(|m| m <= MAX_WRITTEN_OUT) =>
-        {
-            return written_out(c, body, carried, m.as_const().unwrap_or(0), gathered);
-        }
-        (Some(Err(e)), _) => return Err(e),
-        (_, trips) => trips,
-    };
     if gathered > 0 {
-        // If it is inputs that decide when the loop ends, they may be fixed.
+        // If it is an input that says whether the loop begins, it may be fixed.
         c.opt(1).map_or(Ok(()), |_| c.known(1).map(|_| ()))?;
         return Err(c.cannot("gathering values in a loop whose number of turns depends on data"));
     }
     by_while(c, body, &carried, trips)
 }
 
-/// A loop that turns so many times.
+/// A loop that turns so many times; `None` if it may end before.
 fn by_scan<'g>(
     c: &Call<'g, '_>,
     body: &dyn Subgraph<'g>,
     carried: &[Var<'g>],
     length: Dim,
-) -> Result<Vec<Var<'g>>> {
+) -> Result<Option<Vec<Var<'g>>>> {
     let (bodies, n) = (Bodies::new(c), carried.len());
+    // It goes on whatever the data if it does so in a turn that was reached.
+    let goes_on = Cell::new(length.is(0));
     let turns = c.g.iota(vec![length.clone()], 0, DType::I64);
     let (mut out, gathered) = c.g.scan(carried, &[turns], length, false, |state, turn| {
         let args: Vec<Var<'g>> =
             turn.iter().copied().chain([truth(c)]).chain(state.iter().copied()).collect();
         let mut out = bodies.build(body, &args);
         let gathered = out.split_off(out.len().min(n + 1));
+        if let Some(condition) = out.first() {
+            goes_on.set(goes_on.get() || decided(c, *condition) == Some(true));
+        }
         (out.into_iter().skip(1).collect(), gathered)
     });
     bodies.done()?;
     out.extend(gathered);
-    Ok(out)
+    Ok(goes_on.get().then_some(out))
 }
 
 /// A loop whose turns stand one behind the other.

@@ -4,9 +4,10 @@ use crate::attr::Dims;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
-use crate::graph::Var;
+use crate::graph::{Operand, Var};
 use crate::onnx::{Attr, Call};
 use crate::ops::conv::{Conv, ConvTranspose};
+use crate::ops::integer::ConvInteger;
 use crate::ops::pool::{AvgPool, MaxPool, Pool};
 use crate::ops::scatter::ScatterMode;
 use crate::ops::window::WindowKind;
@@ -132,15 +133,15 @@ impl Slide {
     }
 
     /// x with its padding, of that value.
-    fn padded<'g>(&self, x: Var<'g>, value: f64) -> Var<'g> {
+    fn padded<'g>(&self, x: Var<'g>, value: impl Operand<'g>) -> Var<'g> {
         x.pad(value, behind(&self.lo), behind(&self.hi), vec![0; x.rank()])
     }
 
     /// x and the padding that a convolution is given: what depends on sizes is padded in front of it.
-    fn for_conv<'g>(&self, x: Var<'g>) -> (Var<'g>, [Vec<i64>; 2]) {
+    fn for_conv<'g>(&self, x: Var<'g>, value: impl Operand<'g>) -> (Var<'g>, [Vec<i64>; 2]) {
         match self.padding(|_, _| true) {
             Some(padding) => (x, padding),
-            None => (self.padded(x, 0.0), [vec![], vec![]]),
+            None => (self.padded(x, value), [vec![], vec![]]),
         }
     }
 
@@ -168,9 +169,24 @@ fn kernel_of(c: &Call<'_, '_>, w: Var<'_>) -> Result<Vec<Dim>> {
 pub(crate) fn conv<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
     let [x, w] = c.xs()?;
     let slide = Slide::of(c, x, kernel_of(c, w)?)?;
-    let (x, [padding_lo, padding_hi]) = slide.for_conv(x);
+    let (x, [padding_lo, padding_hi]) = slide.for_conv(x, 0.0);
     let (stride, dilation, groups) = (slide.stride, slide.dilation, c.int_or("group", 1)?);
     Ok(vec![x.conv(w, c.opt(2), Conv { stride, padding_lo, padding_hi, dilation, groups })])
+}
+
+/// The convolution of bytes, in i32, with the attributes of the node. Zero points have no axes, that of w perhaps one entry
+/// per output channel.
+pub(super) fn conv_integer<'g>(
+    c: &Call<'g, '_>,
+    [x, w]: [Var<'g>; 2],
+    [x_zero, w_zero]: [Option<Var<'g>>; 2],
+) -> Result<Var<'g>> {
+    let slide = Slide::of(c, x, kernel_of(c, w)?)?;
+    // What lies outside of x counts as its zero point.
+    let (x, [padding_lo, padding_hi]) = slide.for_conv(x, x_zero.unwrap_or_else(|| x.scalar(0.0)));
+    let (stride, dilation, groups) = (slide.stride, slide.dilation, c.int_or("group", 1)?);
+    let attrs = ConvInteger { stride, padding_lo, padding_hi, dilation, groups };
+    Ok(x.conv_integer(w, x_zero, w_zero, attrs))
 }
 
 pub(crate) fn conv_transpose<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
@@ -212,8 +228,8 @@ pub(crate) fn conv_transpose<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
     let whole: Vec<Dim> = spatial(x).iter().zip(&kernel).enumerate().map(size).collect();
     let total: Vec<Dim> = whole.iter().zip(&want).map(|(d, w)| d - w).collect();
     if let Some(total) = consts(&total) {
-        // Halves are rounded toward zero, so that an axis that must grow does so at the end.
-        let half = |t: &i64| if auto == Auto::Upper { t / 2 } else { t - t / 2 };
+        // An axis that must grow does so at the end.
+        let half = |t: &i64| if auto == Auto::Upper || *t < 0 { t / 2 } else { t - t / 2 };
         let lo: Vec<i64> = total.iter().map(half).collect();
         let hi = total.iter().zip(&lo).map(|(t, l)| t - l).collect();
         return Ok(vec![x.conv_transpose(w, c.opt(2), attrs(lo, hi))]);

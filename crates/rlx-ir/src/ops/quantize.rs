@@ -216,7 +216,8 @@ ops! {
         let x = c.x(0).wide();
         let axes: Vec<i64> = (0..x.rank() as i64).collect();
         let (lo, hi) = (x.min(axes.clone(), false).minimum(0.0), x.max(axes, false).maximum(0.0));
-        let scale = ((hi - lo) / 255.0).to(DType::F32);
+        // Rounded to f32 even where sums are kept in more: what is divided by is what is given.
+        let scale = ((hi - lo) / 255.0).cast(DType::F32);
         let step = scale.to(x.dtype());
         // A cast to integers clamps by itself, and makes 0 of the NaN that 0 / 0 is.
         let zero = (-lo / step).round().cast(DType::U8);

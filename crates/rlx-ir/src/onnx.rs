@@ -10,6 +10,12 @@
 pub(crate) mod indices;
 pub(crate) mod slices;
 pub(crate) mod views;
+pub(crate) mod attention;
+pub(crate) mod control;
+pub(crate) mod norm;
+pub(crate) mod quantize;
+pub(crate) mod signal;
+pub(crate) mod window;
 
 use crate::attr::{AttrKind, AttrValue};
 use crate::dim::Dim;
@@ -26,6 +32,9 @@ use std::sync::{Arc, LazyLock};
 pub const ONNX: &str = "";
 /// The domain of the operators that ONNX Runtime adds and its tools write into models.
 pub const MICROSOFT: &str = "com.microsoft";
+
+/// The domain of operators that ONNX tries out.
+pub const PREVIEW: &str = "ai.onnx.preview";
 
 /// From a node to the values of its outputs. Outputs at the end that nobody wants may be left out.
 pub type Build = for<'g> fn(&Call<'g, '_>) -> Result<Vec<Var<'g>>>;
@@ -65,6 +74,11 @@ pub const fn rule(name: &'static str, since: i64, build: Build) -> Rule {
 /// A rule for an op of the domain `com.microsoft`.
 pub const fn microsoft(name: &'static str, build: Build) -> Rule {
     Rule { name, domain: MICROSOFT, since: 1, how: How::By(build) }
+}
+
+/// A rule for an op of the domain `ai.onnx.preview`.
+pub const fn preview(name: &'static str, build: Build) -> Rule {
+    Rule { name, domain: PREVIEW, since: 1, how: How::By(build) }
 }
 
 /// The rules for one ONNX op, each with the op whose file it is in.
@@ -118,6 +132,9 @@ pub trait Subgraph<'g> {
     fn outputs(&self) -> usize;
     /// Writes its nodes where the graph goes on now, with these values for its inputs; gives its outputs.
     fn build(&self, args: &[Var<'g>]) -> Result<Vec<Var<'g>>>;
+    /// The same, but if anything in it goes wrong, all errors are forgotten and the first is given: the caller may do
+    /// something else instead.
+    fn attempt(&self, args: &[Var<'g>]) -> Result<Vec<Var<'g>>>;
 }
 
 /// A node of an ONNX graph, as a rule sees it.

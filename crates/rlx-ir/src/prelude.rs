@@ -5,7 +5,7 @@ pub use crate::dim::Dim;
 pub use crate::dtype::DType;
 pub use crate::error::{Code, Error, Result};
 pub use crate::graph::{Graph, Var};
-pub use crate::onnx::{Call, microsoft, rule, same};
+pub use crate::onnx::{self, Call, microsoft, preview, rule, same};
 pub use crate::op::step::{ConvPart, Fold, Running, Sliding, Step};
 pub use crate::op::{Cx, Grads, Infer, VjpCx, VmapCx, tol};
 pub use crate::oracle::{Arr, Eval};

@@ -190,6 +190,20 @@ impl<'g> Subgraph<'g> for Body<'_, 'g, '_> {
         let output = |name: &&str| scope.find(name).flatten().ok_or_else(|| missing(name));
         self.outputs.iter().map(output).collect()
     }
+
+    fn attempt(&self, args: &[Var<'g>]) -> Result<Vec<Var<'g>>> {
+        let i = self.importer;
+        let (failed, errors) = (i.failures.borrow().len(), i.g.errors().len());
+        let (reported, unequal) = (i.reported.get(), i.unequal.borrow().clone());
+        let built = self.build(args);
+        let failures = i.failures.borrow_mut().split_off(failed);
+        let error = failures.into_iter().next().map(|f| f.error).or(built.as_ref().err().cloned());
+        let Some(error) = error else { return built };
+        i.g.take_errors(errors);
+        i.reported.set(reported);
+        i.unequal.replace(unequal);
+        Err(error)
+    }
 }
 
 fn missing(name: &str) -> Error {

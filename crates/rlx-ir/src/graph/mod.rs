@@ -262,6 +262,13 @@ impl Graph {
         self.errors.borrow().clone()
     }
 
+    /// Forgets the errors from the `n`-th on and gives them: what was tried went wrong, and something else is done.
+    pub fn take_errors(&self, n: usize) -> Vec<Error> {
+        let mut errors = self.errors.borrow_mut();
+        let n = n.min(errors.len());
+        errors.split_off(n)
+    }
+
     /// The errors from the `n`-th on.
     pub fn errors_from(&self, n: usize) -> Vec<Error> {
         self.errors.borrow().get(n..).unwrap_or_default().to_vec()

@@ -216,7 +216,7 @@ ops! {
         let (mask, bias) = (fold.broadcasting(3, 4, true), fold.broadcasting(4, 4, true));
         Ok(vec![fold.split(q.attention(k, v, mask, bias, fold.broadcasting(5, 2, true), a.clone()))])
     };
-    onnx = [same("Attention")];
+    onnx = [rule("Attention", 23, onnx::attention::attention), preview("FlexAttention", onnx::attention::flex_attention)];
     samples = |s| {
         let a = Attention::default();
         let qkv = || [Some(f([2, 2, 3, 4])), Some(f([2, 2, 4, 4])), Some(f([2, 2, 4, 3]))];

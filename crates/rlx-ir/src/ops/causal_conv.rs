@@ -52,6 +52,7 @@ ops! {
         let y = c.opt(2).map_or(y, |b| y + b.to(dtype));
         Ok(vec![if a.silu { y.silu() } else { y }.to(x.dtype()), last])
     };
+    onnx = [rule("CausalConvWithState", 27, onnx::attention::causal_conv)];
     tolerance = tol(4e-6, 4e-3, 3e-2);
     samples = |s| {
         let plain = || CausalConv1d { silu: false };

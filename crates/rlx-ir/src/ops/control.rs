@@ -253,7 +253,7 @@ ops! {
     };
     reads = |node| reads_shared(node, 1);
     prune = |node, needed| prune_shared(node, needed, 1);
-    onnx = [same("If")];
+    onnx = [rule("If", 1, onnx::control::branch)];
     samples = |s| s.text("branch", "graph t { input p: bool[] input x: DT[3] z = if(p, x) then (a: DT[3]) { q = mul(a, a) yield r0 = q } else (a: DT[3]) { q = neg(a) yield r0 = q } output z = z }");
 
     /// Runs `body` on the first `carries` operands as long as `cond` gives true, at most `max` times; the body's
@@ -343,7 +343,7 @@ ops! {
     };
     reads = while_reads;
     prune = while_prune;
-    onnx = [same("Loop")];
+    onnx = [rule("Loop", 1, onnx::control::repeat)];
     samples = |s| s.text("power", "graph t { input x: DT[2] input n: i32[] y, k = while(x, n, x) {carries: 2, max: 5} cond (a: DT[2], i: i32[], b: DT[2]) { z = constant() {value: i32[] [0]} p = greater(i, z) yield r0 = p } body (a: DT[2], i: i32[], b: DT[2]) { q = mul(a, b) one = constant() {value: i32[] [1]} j = sub(i, one) yield r0 = q, r1 = j } output y = y }");
 
     /// Runs the body `length` times. The first `carries` operands are the state, which each turn replaces; of the
@@ -421,7 +421,7 @@ ops! {
     };
     reads = scan_reads;
     prune = scan_prune;
-    onnx = [same("Scan")];
+    onnx = [rule("Scan", 8, onnx::control::scan_batch), rule("Scan", 9, onnx::control::scan)];
     samples = |s| {
         s.text("running", "graph t { input c: DT[2] input x: DT[4, 2] input k: DT[2] y, ys = scan(c, x, k) {carries: 1, xs: 1, length: 4} body (a: DT[2], b: DT[2], w: DT[2]) { p = mul(a, w) q = add(p, b) r = mul(q, q) yield r0 = q, r1 = r } output y = y output ys = ys }");
         s.text("reverse", "graph t { input c: DT[] input x: DT[3] y, ys = scan(c, x) {carries: 1, xs: 1, length: 3, reverse: true} body (a: DT[], b: DT[]) { p = mul(a, b) q = add(p, b) yield r0 = q, r1 = p } output y = y output ys = ys }");

@@ -254,7 +254,7 @@ ops! {
         let batched = c.is_batched(2);
         Ok(vec![c.opt(2).map_or(y, |b| y + per_channel(b, batched as usize, y.rank() - !batched as usize))])
     };
-    onnx = [same("Conv")];
+    onnx = [rule("Conv", 1, onnx::window::conv)];
     samples = |s| {
         let d = Conv::default;
         s.case_opt("plain", d(), [Some(f([2, 2, 5])), Some(f([3, 2, 3])), None]);
@@ -521,7 +521,7 @@ ops! {
         let y = form.grad_input(x, w, &spatial);
         Ok(vec![c.opt(2).map_or(y, |b| y + per_channel(b, 0, y.rank()))])
     };
-    onnx = [same("ConvTranspose")];
+    onnx = [rule("ConvTranspose", 1, onnx::window::conv_transpose)];
     samples = |s| {
         let d = ConvTranspose::default;
         s.case_opt("plain", d(), [Some(f([2, 2, 3])), Some(f([2, 3, 3])), None]);

@@ -57,6 +57,35 @@ fn picked<'g>(x: Var<'g>, hit: Var<'g>) -> Var<'g> {
     -hit.select(x, x.zeros_like()).sum(vec![-1], false)
 }
 
+/// ONNX's loss of log-probabilities p `[n, classes, …]` and targets `[n, …]` (operand 1), with a weight for each class
+/// (operand 2) if there are weights.
+fn onnx_nll<'g>(c: &onnx::Call<'g, '_>, p: Var<'g>) -> Result<Var<'g>> {
+    let (targets, weights) = (c.x(1)?, c.opt(2));
+    let reduction = match c.text("reduction", "mean")? {
+        "mean" => Reduction::Mean,
+        "sum" => Reduction::Sum,
+        "none" => Reduction::None,
+        other => return Err(Error::new(Code::Attribute, format!("reduction is {other:?}"))),
+    };
+    // Without the attribute no class is ignored, and this number is none.
+    let ignored = c.int_or("ignore_index", i64::MIN)?;
+    let rows = p.move_axis(1, -1);
+    let Some(weights) = weights else {
+        return Ok(rows.nll_loss(targets, ignored, reduction));
+    };
+    let (_, valid) = hits(rows, targets, ignored);
+    let targets = valid.select(targets, targets.zeros_like());
+    let weight = weights.gather(targets, 0).wide();
+    let weight = valid.select(weight, weight.zeros_like());
+    let loss = rows.wide().nll_loss(targets, i64::MIN, Reduction::None) * weight.to(p.dtype().wide());
+    let loss = match reduction {
+        Reduction::Mean => loss.sum_all() / weight.sum_all(),
+        Reduction::Sum => loss.sum_all(),
+        Reduction::None => loss,
+    };
+    Ok(loss.to(p.dtype()))
+}
+
 ops! {
     /// The cross-entropy of softmax(logits) with one target class per row; the classes are the last axis.
     /// With p = log softmax(logits) and e = label_smoothing, the loss of a row is
@@ -90,7 +119,10 @@ ops! {
         let dx = c.x(0).cross_entropy_grad(c.x(1), c.dy(0), a.ignore_index, a.label_smoothing, a.reduction);
         Ok([Some(dx), None].into())
     };
-    onnx = [same("SoftmaxCrossEntropyLoss")];
+    onnx = [rule("SoftmaxCrossEntropyLoss", 12, |c| {
+        let p = c.x(0)?.log_softmax(1);
+        Ok(vec![onnx_nll(c, p)?, p])
+    })];
     samples = |s| {
         let a = CrossEntropy { ignore_index: -100, label_smoothing: 0.0, reduction: Reduction::Mean };
         s.case("mean", a.clone(), [f([3, 5]), int([3], 0, 5)]);
@@ -207,7 +239,7 @@ ops! {
         let (hit, valid) = hits(x, c.x(1), a.ignore_index);
         Ok(vec![reduce_valid(picked(x, hit), valid, a.reduction).to(c.x(0).dtype())])
     };
-    onnx = [same("NegativeLogLikelihoodLoss")];
+    onnx = [rule("NegativeLogLikelihoodLoss", 12, |c| Ok(vec![onnx_nll(c, c.x(0)?)?]))];
     samples = |s| {
         let with = |ignore_index, reduction| NllLoss { ignore_index, reduction };
         s.case("mean", with(-100, Reduction::Mean), [f([3, 5]), int([3], 0, 5)]);

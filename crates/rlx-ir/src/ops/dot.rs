@@ -133,6 +133,19 @@ pub(super) fn product_shape(c: &Infer<'_>) -> Result<Shape> {
     Ok(shape)
 }
 
+/// `alpha · x · y`, each operand perhaps transposed, as ONNX Runtime fuses it.
+fn onnx_fused_matmul<'g>(c: &onnx::Call<'g, '_>) -> Result<Vec<Var<'g>>> {
+    let [x, y] = c.xs()?;
+    let turned = |v: Var<'g>, side: &str| -> Result<Var<'g>> {
+        // The batches may be transposed too: the first axis then stands behind the rows.
+        let v = if c.flag(&format!("transBatch{side}"), false)? { v.move_axis(0, -2) } else { v };
+        Ok(if c.flag(&format!("trans{side}"), false)? && v.rank() > 1 { v.t() } else { v })
+    };
+    let z = turned(x, "A")?.matmul(turned(y, "B")?);
+    let alpha = c.float_or("alpha", 1.0)?;
+    Ok(vec![if alpha == 1.0 { z } else { z * alpha }])
+}
+
 ops! {
     /// Products of x and y summed over pairs of axes, for every pair of batch positions:
     /// `z[b.., i.., j..] = Σ_k x[b.., i.., k..] · y[b.., j.., k..]` with each operand's axes in any order.
@@ -276,7 +289,7 @@ ops! {
         }
         Ok(vec![z])
     };
-    onnx = [same("MatMul"), same("Gemm")];
+    onnx = [same("MatMul"), microsoft("FusedMatMul", onnx_fused_matmul)];
     samples = |s| {
         s.case("matrix", Matmul {}, [f([3, 4]), f([4, 2])]);
         s.case("batch", Matmul {}, [f([2, 3, 4]), f([2, 4, 2])]);

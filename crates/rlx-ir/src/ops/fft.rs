@@ -62,7 +62,10 @@ ops! {
         Ok([if a.inverse { dx / n } else { dx * n }].into())
     };
     vmap = |c, a| Ok(vec![c.x(0).fft(a.inverse)]);
-    onnx = [same("DFT")];
+    onnx = [rule("DFT", 17, onnx::signal::dft), rule("STFT", 17, onnx::signal::stft),
+        rule("HannWindow", 17, onnx::signal::hann), rule("HammingWindow", 17, onnx::signal::hamming),
+        rule("BlackmanWindow", 17, onnx::signal::blackman),
+        rule("MelWeightMatrix", 17, onnx::signal::mel_weight_matrix)];
     samples = |s| {
         s.case("eight", Fft { inverse: false }, [f([2, 8, 2])]);
         s.case("seven_back", Fft { inverse: true }, [f([7, 2])]);
@@ -94,7 +97,6 @@ ops! {
         Ok(vec![y.move_axis(-2, axis as i64)])
     };
     vmap = |c, a| Ok(vec![c.x(0).rfft(c.shift(0, a.axis)?)]);
-    onnx = [same("DFT")];
     samples = |s| {
         s.case("even", Rfft { axis: -1 }, [f([2, 6])]);
         s.case("odd", Rfft { axis: 0 }, [f([5, 2])]);
@@ -131,7 +133,6 @@ ops! {
         Ok(vec![y.squeeze(-1)])
     };
     vmap = |c, a| Ok(vec![c.x(0).irfft(&a.n)]);
-    onnx = [same("DFT")];
     samples = |s| {
         s.case("even", Irfft { n: 6.into() }, [f([2, 4, 2])]);
         s.case("odd", Irfft { n: 5.into() }, [f([3, 2])]);

@@ -159,6 +159,7 @@ ops! {
     };
     vjp = |c, _| Ok(grads_by(c, GatedDeltaNetGrad::DEF, 6));
     vmap = |c, _| vmap_merged(c, &[]);
+    onnx = [rule("LinearAttention", 27, onnx::attention::linear_attention)];
     tolerance = tol(4e-5, 1e-2, 8e-2);
     samples = |s| {
         let plain = GatedDeltaNet::default;

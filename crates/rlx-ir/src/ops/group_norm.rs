@@ -77,7 +77,7 @@ ops! {
         Ok([Some(dx), c.opt(1).map(|_| dgamma), c.opt(2).map(|_| dbeta)].into())
     };
     vmap = |c, a| fold_batch(c, |x| x.group_norm(c.opt(1), c.opt(2), a.groups, a.eps));
-    onnx = [same("GroupNormalization")];
+    onnx = [rule("GroupNormalization", 18, onnx::norm::group_normalization)];
     samples = |s| {
         s.case("affine", GroupNorm { groups: 2, eps: 1e-5 }, [f([2, 4, 3]), f([4]), f([4])]);
         s.case("image", GroupNorm { groups: 3, eps: 1e-3 }, [f([1, 3, 2, 3]), f([3])]);
@@ -145,7 +145,7 @@ ops! {
         Ok(vec![affine(y, per_channel(c.opt(1), x), per_channel(c.opt(2), x)).to(c.x(0).dtype())])
     };
     vmap = |c, a| fold_batch(c, |x| x.instance_norm(c.opt(1), c.opt(2), a.eps));
-    onnx = [same("InstanceNormalization")];
+    onnx = [rule("InstanceNormalization", 1, onnx::norm::instance_normalization)];
     samples = |s| {
         let a = InstanceNorm { eps: 1e-5 };
         s.case("affine", a.clone(), [f([2, 3, 4]), f([3]), f([3])]);
@@ -176,7 +176,7 @@ ops! {
         Ok(vec![affine(y, per_channel(c.opt(1), x), per_channel(c.opt(2), x)).to(c.x(0).dtype())])
     };
     vmap = |c, a| fold_batch(c, |x| x.batch_norm(c.opt(1), c.opt(2), c.x(3), c.x(4), a.eps));
-    onnx = [same("BatchNormalization")];
+    onnx = [rule("BatchNormalization", 1, onnx::norm::batch_normalization)];
     samples = |s| {
         let a = BatchNorm { eps: 1e-5 };
         let (mean, var) = (f([3]), f([3]).within(0.5, 2.0));
@@ -230,7 +230,6 @@ ops! {
         let dx = dx.to(c.x(0).dtype());
         Ok([Some(dx), c.opt(1).map(|_| dgamma), c.opt(2).map(|_| dbeta)].into())
     };
-    onnx = [same("BatchNormalization")];
     samples = |s| {
         let a = BatchNormTrain { eps: 1e-5 };
         s.case("affine", a.clone(), [f([3, 2, 2]), f([2]), f([2])]);

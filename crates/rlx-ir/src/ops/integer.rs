@@ -84,7 +84,8 @@ ops! {
         let lead = |i: usize| if c.is_batched(i) { c.x(i).align_batch(rank) } else { c.x(i) };
         Ok(vec![lead(0).matmul_integer(lead(1), c.opt(2), c.opt(3))])
     };
-    onnx = [same("MatMulInteger")];
+    onnx = [rule("MatMulInteger", 10, onnx::quantize::matmul_integer),
+        rule("QLinearMatMul", 10, onnx::quantize::qlinear_matmul)];
     samples = |s| {
         let i8s = |shape| int(shape, -128, 128).dtype(DType::I8);
         let u8s = |shape| int(shape, 0, 256).dtype(DType::U8);
@@ -158,7 +159,7 @@ ops! {
         Ok(vec![x.conv(w, None, a.as_conv()).cast(DType::I64).cast(DType::I32)])
     };
     vjp = |c, _| Ok(vec![None; c.operands.len()].into());
-    onnx = [same("ConvInteger")];
+    onnx = [rule("ConvInteger", 10, onnx::quantize::conv_integer), rule("QLinearConv", 10, onnx::quantize::qlinear_conv)];
     samples = |s| {
         let i8s = |shape: [usize; 4]| int(shape, -128, 128).dtype(DType::I8);
         let u8s = |shape: [usize; 4]| int(shape, 0, 256).dtype(DType::U8);

@@ -208,6 +208,27 @@ fn einsum_of<'g>(xs: &[Var<'g>], sum: &Sum) -> Result<Var<'g>> {
     Ok(if order.is_sorted() { y } else { y.permute(order) })
 }
 
+/// `alpha · A · B + beta · C`, where A and B may be transposed and C may be missing.
+fn onnx_gemm<'g>(c: &onnx::Call<'g, '_>) -> Result<Vec<Var<'g>>> {
+    let [a, b] = c.xs()?;
+    let scaled = |x: Var<'g>, name: &str| -> Result<Var<'g>> {
+        let by = c.float_or(name, 1.0)?;
+        if by.fract() != 0.0 && !x.dtype().is_float() {
+            return Err(c.cannot(format!("{name} of {by} for integers")));
+        }
+        Ok(if by == 1.0 { x } else { x * by })
+    };
+    let a = if c.flag("transA", false)? { a.t() } else { a };
+    let y = match c.flag("transB", false)? {
+        true => a.linear(b, None, true),
+        false => a.matmul(b),
+    };
+    let y = scaled(y, "alpha")?;
+    // Before version 7 C is broadcast only if the attribute `broadcast` says so; what is right without it is so with it.
+    let bias = c.opt(2).map(|b| scaled(b, "beta")).transpose()?;
+    Ok(vec![plus(y, bias)])
+}
+
 ops! {
     /// A linear layer: `y[.., j] = Σ_k x[.., k] · w[k, j] + bias[j]`; with `transpose_w`, w is `[n, k]`.
     linear: Linear(x: Num, w: Num, bias: opt Num) { transpose_w: bool = false } -> y;
@@ -242,7 +263,7 @@ ops! {
         true => Ok(vec![c.x(0).linear(c.x(1), c.opt(2), a.transpose_w)]),
         false => vmap_through(c),
     };
-    onnx = [same("Gemm")];
+    onnx = [rule("Gemm", 1, onnx_gemm)];
     samples = |s| {
         s.case("bias", Linear { transpose_w: false }, [f([2, 3, 4]), f([4, 5]), f([5])]);
         s.case_opt("plain", Linear { transpose_w: false }, [Some(f([3, 4])), Some(f([4, 2])), None]);
@@ -290,7 +311,7 @@ ops! {
         let text = format!("{}->{batch}{}", terms.join(","), eq.result());
         Ok(vec![c.g.einsum(&c.given(), text)])
     };
-    onnx = [same("Einsum")];
+    onnx = [rule("Einsum", 12, |c| Ok(vec![c.g.einsum(&c.given(), c.text("equation", "")?)]))];
     samples = |s| {
         let eq = |e: &str| Einsum { equation: e.into() };
         s.case("matmul", eq("ik,kj->ij"), [f([2, 3]), f([3, 4])]);

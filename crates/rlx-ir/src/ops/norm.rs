@@ -80,7 +80,8 @@ ops! {
         Ok([Some(dx), c.opt(1).map(|_| dgamma), c.opt(2).map(|_| dbeta)].into())
     };
     vmap = |c, a| batch_affine(c, |x, gamma, beta| x.layer_norm(gamma, beta, a.eps, a.axes));
-    onnx = [same("LayerNormalization")];
+    onnx = [rule("LayerNormalization", 1, onnx::norm::layer_normalization),
+        microsoft("SkipLayerNormalization", onnx::norm::skip_layer_normalization)];
     samples = |s| {
         let a = LayerNorm { eps: 1e-5, axes: 1 };
         s.case("affine", a.clone(), [f([3, 5]), f([5]), f([5])]);
@@ -156,7 +157,10 @@ ops! {
         Ok([Some(dx), c.opt(1).map(|_| dgamma), c.opt(2).map(|_| dbeta)].into())
     };
     vmap = |c, a| batch_affine(c, |x, gamma, beta| x.rms_norm(gamma, beta, a.eps));
-    onnx = [same("RMSNormalization")];
+    onnx = [rule("RMSNormalization", 23, onnx::norm::rms_normalization),
+        // As ONNX Runtime writes it, into the domain of ONNX.
+        rule("SimplifiedLayerNormalization", 1, onnx::norm::rms_normalization),
+        microsoft("SkipSimplifiedLayerNormalization", onnx::norm::skip_rms_normalization)];
     samples = |s| {
         let a = RmsNorm { eps: 1e-6 };
         s.case("gamma", a.clone(), [f([3, 5]), f([5])]);

@@ -4,14 +4,14 @@ use crate::ops::window::{WindowKind, spread};
 use crate::prelude::*;
 
 /// What both pools share, with an entry per pooled axis in every list.
-struct Pool {
+pub(crate) struct Pool {
     kernel: Vec<i64>,
     stride: Vec<i64>,
     lo: Vec<i64>,
     hi: Vec<i64>,
     dilation: Vec<i64>,
     /// The padding at the end that makes `ceil_mode` out of the usual rounding down.
-    hi_reached: Vec<i64>,
+    pub hi_reached: Vec<i64>,
 }
 
 macro_rules! pool {
@@ -21,7 +21,7 @@ macro_rules! pool {
 }
 
 impl Pool {
-    fn new(kernel: &[i64], stride: &[i64], [lo, hi]: [&[i64]; 2], dilation: &[i64], ceil_mode: bool) -> Pool {
+    pub(crate) fn new(kernel: &[i64], stride: &[i64], [lo, hi]: [&[i64]; 2], dilation: &[i64], ceil_mode: bool) -> Pool {
         let n = kernel.len();
         let (stride, dilation) = (if stride.is_empty() { kernel } else { stride }, spread(dilation, n, 1));
         let (lo, hi) = (spread(lo, n, 0), spread(hi, n, 0));
@@ -102,7 +102,8 @@ ops! {
         Ok(vec![p.reduce(c.x(0), WindowKind::Max, p.lo.clone(), p.hi_reached.clone())])
     };
     vmap = |c, _| Ok(c.again(c.attrs.clone(), c.operands.clone()));
-    onnx = [same("MaxPool"), same("GlobalMaxPool")];
+    onnx = [rule("MaxPool", 1, onnx::window::max_pool), rule("MaxUnpool", 9, onnx::window::max_unpool),
+        rule("GlobalMaxPool", 1, onnx::window::global_max_pool)];
     samples = |s| {
         let d = |kernel: &[i64]| MaxPool { kernel: kernel.to_vec(), ..MaxPool::default() };
         let x = |shape: [usize; 4]| f(shape).distinct(-1.5, 1.5);
@@ -155,7 +156,8 @@ ops! {
         Ok(vec![(sum / count).to(dtype)])
     };
     vmap = |c, _| Ok(c.again(c.attrs.clone(), c.operands.clone()));
-    onnx = [same("AveragePool"), same("GlobalAveragePool")];
+    onnx = [rule("AveragePool", 1, onnx::window::average_pool), rule("GlobalAveragePool", 1, onnx::window::global_average_pool),
+        rule("LpPool", 1, onnx::window::lp_pool), rule("GlobalLpPool", 1, onnx::window::global_lp_pool)];
     samples = |s| {
         let d = |kernel: &[i64]| AvgPool { kernel: kernel.to_vec(), ..AvgPool::default() };
         s.case("plain", d(&[2, 2]), [f([1, 2, 4, 5])]);

@@ -191,7 +191,7 @@ ops! {
         Ok(vec![q.cast(a.dtype)])
     };
     vjp = |c, _| Ok(vec![None; c.operands.len()].into());
-    onnx = [same("QuantizeLinear")];
+    onnx = [rule("QuantizeLinear", 10, onnx::quantize::quantize_linear)];
     samples = |s| {
         let per = |axis, block, dtype| QuantizeLinear { axis, block, dtype };
         s.rough("tensor", per(None, 0, DType::I8), [f([3, 4]), f([]).values(&[0.01])]);
@@ -216,7 +216,8 @@ ops! {
         let x = c.x(0).wide();
         let axes: Vec<i64> = (0..x.rank() as i64).collect();
         let (lo, hi) = (x.min(axes.clone(), false).minimum(0.0), x.max(axes, false).maximum(0.0));
-        let scale = ((hi - lo) / 255.0).to(DType::F32);
+        // Rounded to f32 even where sums are kept in more: what is divided by is what is given.
+        let scale = ((hi - lo) / 255.0).cast(DType::F32);
         let step = scale.to(x.dtype());
         // A cast to integers clamps by itself, and makes 0 of the NaN that 0 / 0 is.
         let zero = (-lo / step).round().cast(DType::U8);
@@ -262,7 +263,7 @@ ops! {
         }
         Ok(vec![(q * spread(scale.to(wide), x, a.axis, a.block)?).to(scale.dtype())])
     };
-    onnx = [same("DequantizeLinear")];
+    onnx = [rule("DequantizeLinear", 10, onnx::quantize::dequantize_linear)];
     samples = |s| {
         let per = |axis, block| DequantizeLinear { axis, block };
         s.case("tensor", per(None, 0), [int([3, 4], -128, 128).dtype(DType::I8), f([])]);

@@ -158,7 +158,7 @@ ops! {
         let y = folded.rope(c.x(1), c.x(2), positions, a.head_dim, a.n_rot, a.interleaved, a.inverse);
         Ok(vec![y.reshape(x.shape())])
     };
-    onnx = [same("RotaryEmbedding")];
+    onnx = [rule("RotaryEmbedding", 23, onnx::attention::rotary_embedding)];
     samples = |s| {
         let a = Rope { head_dim: 4, n_rot: 4, interleaved: false, inverse: false };
         let table = || f([5, 2]);

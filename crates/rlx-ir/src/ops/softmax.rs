@@ -2,6 +2,20 @@
 
 use crate::prelude::*;
 
+/// As ONNX had it before version 13: along all axes from one on, as one.
+pub(crate) fn along_rest<'g>(c: &onnx::Call<'g, '_>, f: impl Fn(Var<'g>, i64) -> Var<'g>) -> Result<Vec<Var<'g>>> {
+    let x = c.x(0)?;
+    let shape = x.shape();
+    let axis = c.int_or("axis", 1)?;
+    // The axis may stand behind the last one: then every element is a row of its own.
+    let at = if axis == shape.len() as i64 { shape.len() } else { resolve_axis(axis, shape.len())? };
+    if at + 1 == shape.len() {
+        return Ok(vec![f(x, -1)]);
+    }
+    let (rows, rest) = shape.split_at(at);
+    Ok(vec![f(x.reshape(vec![product(rows), product(rest)]), 1).reshape(shape)])
+}
+
 ops! {
     /// exp(x) / Σ exp(x) along an axis. A row that is −inf throughout, or holds +inf or NaN, is NaN.
     softmax: Softmax(x: Float) { axis: i64 = -1 } -> y;
@@ -14,7 +28,8 @@ ops! {
     };
     vjp = |c, a| Ok([c.y(0).softmax_grad(c.dy(0), a.axis)].into());
     vmap = |c, a| Ok(vec![c.x(0).softmax(c.shift(0, a.axis)?)]);
-    onnx = [same("Softmax")];
+    onnx = [rule("Softmax", 1, |c| along_rest(c, |x, axis| x.softmax(axis))),
+        rule("Softmax", 13, |c| Ok(vec![c.x(0)?.softmax(c.int_or("axis", -1)?)]))];
     samples = |s| {
         s.case("last", Softmax { axis: -1 }, [f([3, 5])]);
         s.case("first", Softmax { axis: 0 }, [f([4, 3])]);
@@ -59,7 +74,8 @@ ops! {
     };
     vjp = |c, a| Ok([c.y(0).log_softmax_grad(c.dy(0), a.axis)].into());
     vmap = |c, a| Ok(vec![c.x(0).log_softmax(c.shift(0, a.axis)?)]);
-    onnx = [same("LogSoftmax")];
+    onnx = [rule("LogSoftmax", 1, |c| along_rest(c, |x, axis| x.log_softmax(axis))),
+        rule("LogSoftmax", 13, |c| Ok(vec![c.x(0)?.log_softmax(c.int_or("axis", -1)?)]))];
     samples = |s| {
         s.case("last", LogSoftmax { axis: -1 }, [f([3, 5])]);
         s.case("first", LogSoftmax { axis: 0 }, [f([4, 3])]);

@@ -276,6 +276,7 @@ ops! {
         }].into())
     };
     vmap = |c, _| Ok(c.again(c.attrs.clone(), c.operands.clone()));
+    onnx = [rule("LRN", 1, onnx::norm::lrn)];
     samples = |s| {
         let plain = |kind, kernel: &[i64]| ReduceWindow {
             kind, kernel: kernel.to_vec(), stride: vec![], dilation: vec![], padding_lo: vec![], padding_hi: vec![],

@@ -48,8 +48,8 @@ macro_rules! families {
 }
 
 families! {
-    arithmetic math activations casts reductions cumulative shapes indexing sorting linear convolution pooling fourier
-    softmax norms losses rope attention ssm quantized random collectives control
+    arithmetic math activations casts reductions cumulative shapes indexing sorting linear convolution pooling images fourier
+    softmax norms losses rope attention ssm recurrent quantized random collectives control
 }
 
 /// The tensor with another last element.

@@ -2,7 +2,8 @@
 //!
 //! A rule stands in the file of the op that it is about (`onnx = [rule("Gather", 1, |c| …)]`), beside everything else that
 //! there is to say of the op. It gets a [`Call`]: the node's operands as handles of the graph under construction, its
-//! attributes and the version of its operator set. Reading files and walking graphs is the business of `rlx-formats`.
+//! attributes and the version of its operator set. Rules that take a page are functions in the files of the folder `onnx/`,
+//! and the op's file names them. Reading files and walking graphs is the business of `rlx-formats`.
 //!
 //! Rules are chosen by name, domain and version: of several rules for one ONNX op the one with the largest `since` that the
 //! model's operator set has reached.

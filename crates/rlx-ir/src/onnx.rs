@@ -8,14 +8,14 @@
 //! Rules are chosen by name, domain and version: of several rules for one ONNX op the one with the largest `since` that the
 //! model's operator set has reached.
 
-pub(crate) mod indices;
-pub(crate) mod slices;
-pub(crate) mod views;
 pub(crate) mod attention;
 pub(crate) mod control;
+pub(crate) mod indices;
 pub(crate) mod norm;
 pub(crate) mod quantize;
 pub(crate) mod signal;
+pub(crate) mod slices;
+pub(crate) mod views;
 pub(crate) mod window;
 
 use crate::attr::{AttrKind, AttrValue};

@@ -80,6 +80,11 @@ pub(crate) fn spread<'g>(s: Var<'g>, x: Var<'g>, axis: Option<i64>, block: i64) 
     Ok(s.reshape(shape))
 }
 
+/// `x / scale` as their dtype holds it: whether that lies halfway between two codes is up to its rounding.
+fn quotient<'g>(x: Var<'g>, scale: Var<'g>) -> Var<'g> {
+    (x / scale).cast(x.dtype())
+}
+
 ops! {
     /// x packed by a scheme: each block of elements becomes codes and a scale, rounded to nearest.
     ///
@@ -180,7 +185,7 @@ ops! {
         let x = c.x(0);
         // Wide enough for the codes: a 32-bit code plus zero point is no f16.
         let wide = x.dtype().wide();
-        let mut q = (x.to(wide) / spread(c.x(1).to(wide), x, a.axis, a.block)?).round();
+        let mut q = quotient(x.to(wide), spread(c.x(1).cast(wide), x, a.axis, a.block)?).round();
         if let Some(z) = c.opt(2) {
             q = q + spread(z.cast(wide), x, a.axis, a.block)?;
         }
@@ -221,7 +226,7 @@ ops! {
         let step = scale.to(x.dtype());
         // A cast to integers clamps by itself, and makes 0 of the NaN that 0 / 0 is.
         let zero = (-lo / step).round().cast(DType::U8);
-        let y = ((x / step).round() + zero.cast(x.dtype())).cast(DType::U8);
+        let y = (quotient(x, step).round() + zero.cast(x.dtype())).cast(DType::U8);
         Ok(vec![y, scale, zero])
     };
     vjp = |c, _| Ok(vec![None; c.operands.len()].into());

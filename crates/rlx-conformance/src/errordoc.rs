@@ -4,6 +4,8 @@
 //! can give has a `rust` block instead, and the code for it is here.
 
 use crate::filetest;
+use crate::onnxfile::{Message, graph, model, node, value};
+use rlx_formats::onnx::{Model, Options};
 use rlx_ir::func::ValueId;
 use rlx_ir::{Code, DType, Error, Graph, text, verify};
 
@@ -43,6 +45,8 @@ pub fn example(code: Code, page: &str) -> Option<Result<String, Error>> {
         (_, Code::Foreign) => foreign().map(|()| String::new()),
         (_, Code::Verify) => broken().map(|()| String::new()),
         (_, Code::File) => short().map(|()| String::new()),
+        (_, Code::Unsupported) => imported(node("Norm", &["x"], &["y"]).text(7, "own")),
+        (_, Code::Undetermined) => imported(node("Reshape", &["x", "shape"], &["y"])),
         _ => return None,
     })
 }
@@ -75,6 +79,13 @@ fn broken() -> Result<(), Error> {
         o.value = ValueId(7);
     }
     verify::verify(&f)
+}
+
+/// A model of one node, imported.
+fn imported(node: Message) -> Result<String, Error> {
+    let inputs = [value("x", 1, &[2, 3]), value("shape", 7, &[2])];
+    let file = model(&graph(&[node], &[], &inputs, &[value("y", 1, &[])]), 17, &[]);
+    Model::parse(file.0)?.import(&Options::default()).map(|_| String::new())
 }
 
 fn short() -> Result<(), Error> {

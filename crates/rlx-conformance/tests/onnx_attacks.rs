@@ -20,9 +20,13 @@ static MOST: AtomicUsize = AtomicUsize::new(0);
 // SAFETY: every call is handed to the system's allocator as it is; only numbers are kept beside it.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        MOST.fetch_max(NOW.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
         // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
+        let ptr = unsafe { System.alloc(layout) };
+        // A request that is refused takes nothing.
+        if !ptr.is_null() {
+            MOST.fetch_max(NOW.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
+        }
+        ptr
     }
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         NOW.fetch_sub(layout.size(), Relaxed);

@@ -21,6 +21,8 @@ const INLINE: usize = 16;
 const VISIBLE: usize = 1024;
 /// How often the import begins anew with one more assumption about sizes.
 const MAX_ASSUMPTIONS: usize = 64;
+/// After so many failures no more are looked for: the file is no model, or none for RLX.
+const MAX_FAILURES: usize = 4096;
 /// The largest size of an axis that the model leaves open, if nothing else is said.
 const BOUND: i64 = 1 << 13;
 
@@ -239,8 +241,8 @@ impl<'g, 'a> Importer<'g, 'a> {
                 return Err(bad("functions call each other too often: the model would have too many nodes"));
             }
             self.node(scope, node)?;
-            if self.unequal.borrow().is_some() {
-                return Err(bad("sizes disagree"));
+            if self.unequal.borrow().is_some() || self.failures.borrow().len() >= MAX_FAILURES {
+                return Err(bad("the import ends here"));
             }
         }
         Ok(())

@@ -30,11 +30,11 @@ fn onnx_range<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
         .collect::<Result<Option<Vec<f64>>>>()?;
     let count = match numbers.as_deref() {
         Some([from, to, by]) => {
-            let n = ((to - from) / by).ceil().max(0.0);
-            if n.is_nan() || n > f64::from(i32::MAX) {
+            let n = ((to - from) / by).ceil();
+            if *by == 0.0 || n.is_nan() || n > f64::from(i32::MAX) {
                 return Err(Error::new(Code::Size, format!("from {from} to {to} by {by}")));
             }
-            Dim::constant(n as i64)
+            Dim::constant(n.max(0.0) as i64)
         }
         _ => {
             // (b/m − a/n) / (p/q), rounded up.

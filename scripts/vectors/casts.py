@@ -144,6 +144,25 @@ def cases(c):
     c.case("y = cast(x) {dtype: i32}", {"x": F(0, 3)}, lambda x: x.to(torch.int32), name="empty")
     c.case("z = mul(x, x)\ny = cast(z) {dtype: f64}", {"x": F(3, 4)}, lambda x: x * x, name="same_type")
 
+    views = [(torch.float32, torch.int32), (torch.float64, torch.int64), (torch.float16, torch.uint16)]
+    for a, b in [*views, (torch.bfloat16, torch.int16), (torch.float32, torch.uint32), (torch.float8_e5m2, torch.uint8)]:
+        c.case(
+            f"y = bitcast(x) {{dtype: {NAMES[b]}}}",
+            {"x": V([0.0, -0.0, 1.0, -2.5, 0.1, inf, -inf, 1e-7], a)},
+            lambda x: x.view(b),
+            name=f"{NAMES[a]}_to.{NAMES[b]}",
+            wrt=[],
+        )
+        c.case(
+            f"y = bitcast(x) {{dtype: {NAMES[a]}}}",
+            {"x": I(3, 5, lo=0, hi=100, dtype=b)},
+            lambda x: x.view(a),
+            name=f"{NAMES[b]}_to.{NAMES[a]}",
+            rtol=0,
+            atol=0,
+        )
+    c.case("y = bitcast(x) {dtype: u8}", {"x": V([-128, -1, 0, 127], torch.int8)}, lambda x: x.view(torch.uint8))
+
     # With declared rounding every result is rounded once, as PyTorch's own narrow arithmetic does.
     pairs = {"add": torch.add, "mul": torch.mul, "sub": torch.sub, "div": torch.div}
     for dtype in [torch.float16, torch.bfloat16, torch.float32]:

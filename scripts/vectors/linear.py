@@ -127,3 +127,8 @@ def cases(c):
             inputs,
             lambda x, w, b=None: torch.split(x @ w if b is None else x @ w + b, [q, kv, kv], -1),
         )
+
+    for shape in [(1, 1), (2, 2), (3, 3), (5, 5), (2, 3, 4, 4), (0, 2, 2), (3, 0, 0), (12, 12)]:
+        c.case("y = det(x)", {"x": F(*shape)}, torch.linalg.det)
+    c.case("y = det(x)", {"x": V([[0.0, 2.0, 1.0], [1.5, 0.0, 0.5], [0.25, 1.0, 0.0]])}, torch.linalg.det, name="turned")
+    c.case("y = det(x)", {"x": V([[1.0, 2.0], [2.0, 4.0]])}, torch.linalg.det, name="singular", wrt=[])

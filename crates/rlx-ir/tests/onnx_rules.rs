@@ -1,28 +1,13 @@
 //! Rules for ONNX nodes in forms that ONNX's own suite does not have: sizes that are symbols, bodies whose course depends on
 //! data, older versions, and the ops that ONNX Runtime's tools write.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod onnx_node;
+
+use onnx_node::node;
 use rlx_ir::dim::{Dim, dim};
-use rlx_ir::onnx::{self, Attr, Call, How, Subgraph};
+use rlx_ir::onnx::{Attr, Subgraph};
 use rlx_ir::{Code, DType, Error, Graph, Options, Result, Tensor, Var, eval};
-use std::collections::BTreeMap;
-
-/// Applies the rule of an ONNX op, of whose outputs the first `wanted` are used.
-fn node<'g>(
-    g: &'g Graph,
-    name: &str,
-    (domain, opset): (&str, i64),
-    operands: &[Option<Var<'g>>],
-    attrs: Vec<(&str, Attr<'_, 'g>)>,
-    wanted: usize,
-) -> Result<Vec<Var<'g>>> {
-    let (rule, def) = onnx::find(domain, name, opset).expect("a rule");
-    let attrs: BTreeMap<&str, Attr<'_, 'g>> = attrs.into_iter().collect();
-    let call = Call { g, name, opset, operands, attrs: &attrs, wanted: &vec![true; wanted] };
-    match rule.how {
-        How::Same => call.same(def),
-        How::By(build) => build(&call),
-    }
-}
 
 /// A body that is a function of the test.
 struct Body<F> {

@@ -246,6 +246,11 @@ fn step_kernel(
                 })),
             )
         }
+        Step::Bits => {
+            let (x, y) = (form(0)?, form(1)?);
+            let bytes = x.bytes();
+            Ok(copying(setting, x, y, bytes, 0, 1))
+        }
         Step::Scatter { axis, mode } => scatter(setting, form(0)?, form(1)?, axis, mode),
         Step::Sort { axis, descending } => {
             let (outer, n, inner) = form(0)?.around(axis);

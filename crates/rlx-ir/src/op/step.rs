@@ -65,6 +65,8 @@ pub enum Step {
     Scalar(Scalar),
     /// To the result's dtype.
     Cast,
+    /// The same bits under the result's dtype.
+    Bits,
     /// Data.
     Constant(Tensor),
     /// A size as a number.

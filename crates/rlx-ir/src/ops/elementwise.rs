@@ -524,5 +524,35 @@ ops! {
         s.rough("from_bool", Cast { dtype: DType::F32 }, [boolean([3])]);
     };
 
+    /// The bits of x, read as a dtype of the same width.
+    bitcast: Bitcast(x: Any) { dtype: DType } -> y;
+    constraints = ["dtype has the width of x's, and every pattern of bits is one of its numbers"];
+    infer = |c, a| {
+        let x = c.ty(0)?;
+        if a.dtype == DType::Bool || a.dtype.bytes() != x.dtype.bytes() {
+            return Err(c.fail(Code::DType, 1, format!("the bits of {} are no {}", x.dtype, a.dtype)).operand("x"));
+        }
+        Ok(vec![x.with_dtype(a.dtype)])
+    };
+    step = |_, _| Ok(Step::Bits);
+    eval = |e, a| {
+        let x = e.x(0)?.to_tensor()?;
+        Ok(vec![Arr::from_tensor(&Tensor::from_bytes(a.dtype, x.shape(), x.bytes().to_vec())?)?])
+    };
+    vjp = |_, _| Ok(vec![None].into());
+    vmap = |c, a| Ok(vec![c.x(0).bitcast(a.dtype)]);
+    onnx = [rule("BitCast", 26, |c| {
+        let to = c.dtype("to")?.ok_or_else(|| c.cannot("a cast without a dtype"))?;
+        Ok(vec![c.x(0)?.bitcast(to)])
+    })];
+    samples = |s| {
+        s.rough("to_int", Bitcast { dtype: DType::I32 }, [f([3, 4]).dtype(DType::F32)]);
+        s.rough("to_float", Bitcast { dtype: DType::F32 }, [int([5], -99, 99)]);
+        s.rough("sign", Bitcast { dtype: DType::U8 }, [int([4], -128, 128).dtype(DType::I8)]);
+        s.rough("from_bool", Bitcast { dtype: DType::I8 }, [boolean([3])]);
+        s.rough("wide", Bitcast { dtype: DType::F64 }, [int([2, 2], 0, 1 << 40).dtype(DType::I64)]);
+        s.rough("empty", Bitcast { dtype: DType::I32 }, [f([0]).dtype(DType::F32)]);
+    };
+
     // <walk-through>
 }

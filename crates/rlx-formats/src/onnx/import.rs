@@ -2,6 +2,7 @@
 
 use super::MAX_DEPTH;
 use super::proto::{self, Held};
+use super::sequence::{self, Value};
 use super::sizes::Assumed;
 use super::tensor::Data;
 use crate::array::Array;
@@ -116,8 +117,8 @@ struct Importer<'g, 'a> {
 /// The names in sight at a place of the model.
 struct Scope<'s, 'g, 'a> {
     parent: Option<&'s Scope<'s, 'g, 'a>>,
-    /// Values by name; `None` for an operand of a function that its call leaves out.
-    values: RefCell<HashMap<&'a str, Option<Var<'g>>>>,
+    /// Values by name.
+    values: RefCell<HashMap<&'a str, Value<'g>>>,
     opsets: &'s HashMap<&'a str, i64>,
     /// The attributes of the call of the function that the place is in.
     attrs: &'s BTreeMap<&'s str, Attr<'s, 'g>>,
@@ -138,12 +139,23 @@ impl<'s, 'g, 'a> Scope<'s, 'g, 'a> {
         }
     }
 
-    fn find(&self, name: &str) -> Option<Option<Var<'g>>> {
-        let own = self.values.borrow().get(name).copied();
+    fn find(&self, name: &str) -> Option<Value<'g>> {
+        let own = self.values.borrow().get(name).cloned();
         own.or_else(|| self.parent.and_then(|p| p.find(name)))
     }
 
-    fn define(&self, name: &'a str, value: Option<Var<'g>>) -> Result<()> {
+    /// A value that is to leave the scope.
+    fn result(&self, name: &str) -> Result<Var<'g>> {
+        match self.find(name) {
+            Some(Value::One(v)) => Ok(v),
+            Some(Value::List(_)) => {
+                Err(Error::new(Code::Unsupported, format!("the output {name:?} is a sequence")))
+            }
+            _ => Err(missing(name)),
+        }
+    }
+
+    fn define(&self, name: &'a str, value: Value<'g>) -> Result<()> {
         match self.values.borrow_mut().insert(name, value) {
             None => Ok(()),
             Some(_) => Err(bad(format!("the value {name:?} is given twice"))),
@@ -182,15 +194,14 @@ impl<'g> Subgraph<'g> for Body<'_, 'g, '_> {
         }
         let scope = self.scope.inner();
         for (name, arg) in self.inputs.iter().zip(args) {
-            scope.define(name, Some(*arg))?;
+            scope.define(name, Value::One(*arg))?;
         }
         for t in self.graph.initializers()? {
             let value = self.importer.data(t.name()?, self.importer.data.read(t)?)?;
-            scope.define(t.name()?, Some(value))?;
+            scope.define(t.name()?, Value::One(value))?;
         }
         self.importer.walk(&scope, self.graph.nodes()?)?;
-        let output = |name: &&str| scope.find(name).flatten().ok_or_else(|| missing(name));
-        self.outputs.iter().map(output).collect()
+        self.outputs.iter().map(|name| scope.result(name)).collect()
     }
 
     fn attempt(&self, args: &[Var<'g>]) -> Result<Vec<Var<'g>>> {
@@ -253,12 +264,9 @@ impl<'g, 'a> Importer<'g, 'a> {
         let mut operands = Vec::new();
         for name in node.inputs()? {
             operands.push(match name {
-                "" => None,
+                "" => Value::Absent,
                 name => scope.find(name).ok_or_else(|| missing(name))?,
             });
-        }
-        while let Some(None) = operands.last() {
-            operands.pop();
         }
         let label = match node.name()? {
             "" => format!("node {}", self.nodes.get()),
@@ -286,9 +294,9 @@ impl<'g, 'a> Importer<'g, 'a> {
             let failure = Failure { node: label.clone(), op: format!("{domain}{op}{version}"), error };
             self.failures.borrow_mut().push(failure);
         }
-        made.resize(made.len().max(outputs.len()), self.g.poison());
+        made.resize(made.len().max(outputs.len()), Value::One(self.g.poison()));
         for (name, value) in outputs.iter().zip(made).filter(|(name, _)| !name.is_empty()) {
-            scope.define(name, Some(value))?;
+            scope.define(name, value)?;
         }
         Ok(())
     }
@@ -300,15 +308,27 @@ impl<'g, 'a> Importer<'g, 'a> {
         node: proto::Node<'a>,
         op: &str,
         domain: &str,
-        operands: &[Option<Var<'g>>],
+        operands: &[Value<'g>],
         outputs: &[&str],
-    ) -> Result<Vec<Var<'g>>> {
+    ) -> Result<Vec<Value<'g>>> {
         let held: Vec<(&'a str, Held<'a>)> =
             node.attributes()?.into_iter().map(|a| Ok((a.name()?, a.held()?))).collect::<Result<_>>()?;
         let function = self.functions.get(&(domain, op, node.overload()?)).copied();
         let opset = scope.opset(domain);
         let rule = onnx::find(domain, op, opset);
-        if function.is_none() && rule.is_none() {
+        let sequence = sequence::is_sequence_op(domain, op);
+        let (list, others) = match operands.split_first() {
+            Some((Value::List(entries), others)) if sequence => (Some(&entries[..]), others),
+            _ => (None, operands),
+        };
+        if others.iter().any(|v| matches!(v, Value::List(_))) {
+            return Err(Error::new(Code::Unsupported, "an operand is a sequence"));
+        }
+        let mut operands: Vec<Option<Var<'g>>> = operands.iter().map(Value::one).collect();
+        while let Some(None) = operands.last() {
+            operands.pop();
+        }
+        if function.is_none() && rule.is_none() && !sequence {
             let why = match onnx::find(domain, op, i64::MAX) {
                 Some((first, _)) => format!("RLX knows the op from version {} on", first.since),
                 None => "RLX has no such op".to_string(),
@@ -320,10 +340,10 @@ impl<'g, 'a> Importer<'g, 'a> {
             && let Some((_, Held::Tensor(t))) = held.iter().find(|(n, _)| *n == "value")
         {
             let name = outputs.first().copied().unwrap_or_default();
-            return Ok(vec![self.data(name, self.data.read(*t)?)?]);
+            return Ok(vec![Value::One(self.data(name, self.data.read(*t)?)?)]);
         }
         // What it needs has failed already.
-        if operands.iter().flatten().any(|v| v.is_poison()) {
+        if operands.iter().flatten().chain(list.into_iter().flatten()).any(|v| v.is_poison()) {
             return Ok(Vec::new());
         }
         let mut bodies = HashMap::new();
@@ -352,15 +372,19 @@ impl<'g, 'a> Importer<'g, 'a> {
             attrs.insert(name, attr);
         }
         if let Some(f) = function {
-            return self.call(scope, f, &attrs, operands);
+            let made = self.call(scope, f, &attrs, &operands)?;
+            return Ok(made.into_iter().map(Value::One).collect());
         }
-        let Some((rule, def)) = rule else { return Ok(Vec::new()) };
         let wanted: Vec<bool> = outputs.iter().map(|o| !o.is_empty()).collect();
-        let call = Call { g: self.g, name: op, opset, operands, attrs: &attrs, wanted: &wanted };
-        match rule.how {
+        let call = Call { g: self.g, name: op, opset, operands: &operands, attrs: &attrs, wanted: &wanted };
+        let Some((rule, def)) = rule else {
+            return Ok(vec![sequence::apply(&call, list)?]);
+        };
+        let made = match rule.how {
             How::Same => call.same(def),
             How::By(build) => build(&call),
-        }
+        };
+        Ok(made?.into_iter().map(Value::One).collect())
     }
 
     /// An attribute that is no graph.
@@ -403,10 +427,11 @@ impl<'g, 'a> Importer<'g, 'a> {
             depth: scope.depth + 1,
         };
         for (i, name) in f.inputs()?.into_iter().enumerate() {
-            inner.define(name, operands.get(i).copied().flatten())?;
+            let operand = operands.get(i).copied().flatten();
+            inner.define(name, operand.map_or(Value::Absent, Value::One))?;
         }
         self.walk(&inner, f.nodes()?)?;
-        f.outputs()?.iter().map(|name| inner.find(name).flatten().ok_or_else(|| missing(name))).collect()
+        f.outputs()?.iter().map(|name| inner.result(name)).collect()
     }
 
     /// The error that tells all failures at once, and by the model's names the inputs whose values would help.
@@ -577,19 +602,19 @@ fn attempt<'a>(
             continue; // Old files list data among the inputs.
         }
         if let Some(t) = options.values.get(name) {
-            scope.define(name, Some(g.constant(t.clone())))?;
+            scope.define(name, Value::One(g.constant(t.clone())))?;
             continue;
         }
         let port = importer.names.borrow_mut().take(name);
         let var = g.port(&port, port_type(v, options, assumed)?, PortKind::Input, None);
-        scope.define(name, Some(var))?;
+        scope.define(name, Value::One(var))?;
         inputs.push(Named { onnx: name.to_string(), name: port });
     }
     for t in initial {
         let name = t.name()?;
         if names.contains(name) {
             let value = importer.data(name, data.read(t)?)?;
-            scope.define(name, Some(value))?;
+            scope.define(name, Value::One(value))?;
         }
     }
     if let Some(e) = g.errors().into_iter().next() {
@@ -604,7 +629,7 @@ fn attempt<'a>(
     let (mut outputs, mut taken) = (Vec::new(), Names::default());
     for v in main.outputs()? {
         let name = v.name()?;
-        let value = scope.find(name).flatten().ok_or_else(|| missing(name))?;
+        let value = scope.result(name)?;
         let own = taken.take(name);
         g.output(&own, value);
         outputs.push(Named { onnx: name.to_string(), name: own });

@@ -10,10 +10,11 @@
 //! ```
 //!
 //! Read in this order: `proto` (the messages of the file), `tensor` (data, also in files beside the model), `sizes` (axes that
-//! the model leaves open), `import` (nodes by the rules of the op table, see [`rlx_ir::onnx`]).
+//! the model leaves open), `sequence` (lists of values), `import` (nodes by the rules of the op table, see [`rlx_ir::onnx`]).
 
 mod import;
 mod proto;
+mod sequence;
 mod sizes;
 mod tensor;
 

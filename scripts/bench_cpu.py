@@ -1,14 +1,11 @@
 #!/usr/bin/env python3
 """A peer of the `cpu` bench: `bench_cpu.py ort|openvino|c THREADS`.
 
-Reads one JSON command per line and answers each with one JSON line:
-  {"do": "prepare", "model": NAME, "weights": FILE, "inputs": FILE}    FILEs are safetensors
-  {"do": "run", "ms": M, "warm": W}     untimed calls for W ms, then calls for at least M ms: {"ms": [each call's time]}
-  {"do": "result", "to": FILE}          writes the last output as `y`
+Answers the commands of bench_peer.py; {"do": "prepare", "model": NAME, "weights": FILE, "inputs": FILE}, FILEs being
+safetensors. The one output is called `y`.
 """
 
 import ctypes
-import json
 import os
 import subprocess
 import sys
@@ -19,22 +16,9 @@ THREADS = int(sys.argv[2])
 os.environ["OMP_NUM_THREADS"] = str(THREADS)
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
-
-def aligned(array):
-    """A copy that starts at a cache line, as RLX's inputs do."""
-    room = np.empty(array.nbytes + 64, np.uint8)
-    start = -room.ctypes.data % 64
-    copy = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
-
-
-def timed(run):
-    start = time.perf_counter()
-    run()
-    return (time.perf_counter() - start) * 1e3
+from bench_peer import aligned, bound, serve, timed
 
 
 def model_bytes(name, weights, known={}):
@@ -70,12 +54,8 @@ def ort_form(name, fixed, weights, inputs):
     for symbol, size in zip(fixed, next(iter(inputs.values())).shape):
         options.add_free_dimension_override_by_name(symbol, size)
     session = onnxruntime.InferenceSession(model_bytes(name, weights), options, providers=["CPUExecutionProvider"])
-    value = onnxruntime.OrtValue.ortvalue_from_numpy(session.run(None, inputs)[0])
-    binding = session.io_binding()
-    for key, array in inputs.items():
-        binding.bind_cpu_input(key, array)
-    binding.bind_ortvalue_output(session.get_outputs()[0].name, value)
-    return lambda: session.run_with_iobinding(binding), value.numpy
+    run, outputs = bound(session, inputs)
+    return run, lambda: next(iter(outputs().values()))
 
 
 def openvino(name, weights, inputs):
@@ -105,31 +85,10 @@ def c(name, weights, inputs):
     return lambda: call(*pointers, *sizes), lambda: y
 
 
-def main():
-    # What libraries print must not come between the answers.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    run = result = None
-    for line in sys.stdin:
-        command, answer = json.loads(line), {}
-        try:
-            if command["do"] == "prepare":
-                run = result = None  # frees the last one first
-                inputs = {k: aligned(v) for k, v in load_file(command["inputs"]).items()}
-                run, result = {"ort": ort, "openvino": openvino, "c": c}[sys.argv[1]](command["model"], command["weights"], inputs)
-            elif command["do"] == "run":
-                begun = time.perf_counter()
-                while time.perf_counter() - begun < command["warm"] / 1e3:
-                    run()
-                times, begun = [], time.perf_counter()
-                while not times or time.perf_counter() - begun < command["ms"] / 1e3:
-                    times.append(timed(run))
-                answer["ms"] = times
-            else:
-                save_file({"y": np.ascontiguousarray(result())}, command["to"])
-        except Exception as e:
-            answer["error"] = f"{type(e).__name__}: {e}"
-        print(json.dumps(answer), file=answers, flush=True)
+def prepare(command):
+    inputs = {k: aligned(v) for k, v in load_file(command["inputs"]).items()}
+    run, result = {"ort": ort, "openvino": openvino, "c": c}[sys.argv[1]](command["model"], command["weights"], inputs)
+    return run, lambda: {"y": result()}
 
 
-main()
+serve(prepare)

@@ -4,7 +4,7 @@
   NAME/model.json       {"int8": whether it computes or keeps weights in int8,
                          "fixed": names of the inputs whose value an import must know (the same in all cases),
                          "sizes": [[input, axis, size], ...] what an import must fix,
-                         "bounds": [[input, axis, largest size], ...] of the other open sizes,
+                         "bounds": the largest sizes of the other open axes, by their names,
                          "spread": for each case, how far ONNX Runtime is from itself at most}
   NAME/in_K.npz         the inputs of case K by name; `NAME/out_K.npz`: the outputs
   NAME/plain_K.npz      int8 models: the outputs without ONNX Runtime's own optimisation
@@ -251,6 +251,13 @@ def nudged(model, rng):
     return copy.SerializeToString()
 
 
+def named(model, axes):
+    """Sizes by the names that the model gives its axes; what has none is left out."""
+    shapes = {i.name: i.type.tensor_type.shape.dim for i in model.graph.input}
+    sizes = {shapes[name][axis].dim_param: size for name, axis, size in axes}
+    return {name: size for name, size in sizes.items() if name.isidentifier() or "." in name}
+
+
 def write_model(name, about, folder):
     model, rng = onnx.load(folder / "model.onnx"), np.random.default_rng(7)
     best, plain = session(folder / "model.onnx"), session(folder / "model.onnx", optimised=False)
@@ -265,7 +272,8 @@ def write_model(name, about, folder):
         if about.get("int8"):
             np.savez(folder / f"plain_{k}.npz", **other)
     notes = {"int8": about.get("int8", False), "fixed": about.get("fixed", []), "sizes": about.get("size", [])}
-    (folder / "model.json").write_text(json.dumps(notes | {"bounds": about["bounds"], "spread": spreads}))
+    notes |= {"bounds": named(model, about["bounds"]), "spread": spreads}
+    (folder / "model.json").write_text(json.dumps(notes))
     print(f"models/{name}: spread {' '.join(f'{s:.0e}' for s in spreads)}", flush=True)
 
 

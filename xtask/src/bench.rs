@@ -4,6 +4,7 @@ use std::path::Path;
 
 use clap::Subcommand;
 
+use crate::material;
 use crate::run::{Cmd, Result};
 use crate::venv::Venv;
 
@@ -13,6 +14,8 @@ pub enum Bench {
     Ir(Options),
     /// Running graphs on the CPU, beside ONNX Runtime, OpenVINO, faer and C by hand
     Cpu(Options),
+    /// Running real ONNX models on the CPU, beside ONNX Runtime
+    Onnx(Options),
 }
 
 #[derive(clap::Args)]
@@ -33,9 +36,17 @@ pub fn run(root: &Path, bench: &Bench) -> Result<()> {
     let (name, options) = match bench {
         Bench::Ir(options) => ("ir", options),
         Bench::Cpu(options) => ("cpu", options),
+        Bench::Onnx(options) => ("onnx", options),
     };
-    let venv = Venv::open(root, &format!("target/venv-bench-{name}"))?;
-    venv.install(&format!("requirements-bench-{name}.txt"))?;
+    let venv = match bench {
+        // The models and ONNX Runtime are those of the tests.
+        Bench::Onnx(_) => material::prepare(root)?,
+        _ => {
+            let venv = Venv::open(root, &format!("target/venv-bench-{name}"))?;
+            venv.install(&format!("requirements-bench-{name}.txt"))?;
+            venv
+        }
+    };
     let mut args = vec![
         name.to_owned(),
         "--peer".to_owned(),

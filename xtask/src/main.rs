@@ -73,7 +73,7 @@ fn perform(task: Task) -> Result<()> {
     match task {
         Task::Test { fast } => steps::test(&root, fast),
         Task::Walkthrough => walkthrough::run(&root),
-        Task::Material => material::prepare(&root),
+        Task::Material => material::prepare(&root).map(drop),
         Task::Bless => Cmd::cargo("run --quiet --package rlx-conformance --bin bless").run(&root),
         Task::Vectors { only } => vectors::run(&root, only.as_deref()),
         Task::Bench { bench } => bench::run(&root, &bench),

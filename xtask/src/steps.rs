@@ -123,7 +123,7 @@ impl Work {
             }),
             (_, Some(cmd)) => cmd.run(root),
             (Self::Walkthrough, None) => walkthrough::run(root),
-            (Self::Material, None) => material::prepare(root),
+            (Self::Material, None) => material::prepare(root).map(drop),
             (_, None) => SET_UP.iter().try_for_each(|row| row.ensure(root)),
         }
     }

@@ -140,7 +140,7 @@ impl Case {
     }
 
     /// A file that the sides share; cases of one workload and equal weights share those.
-    pub fn file(&self, name: &str) -> PathBuf {
+    pub fn file(name: &str) -> PathBuf {
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
             || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target")),
             PathBuf::from,
@@ -150,13 +150,13 @@ impl Case {
 
     pub fn weights(&self) -> PathBuf {
         match self.model {
-            Model::MatMul { k, n, .. } => self.file(&format!("matmul-{k}x{n}")),
-            _ => self.file(self.model.name()),
+            Model::MatMul { k, n, .. } => Case::file(&format!("matmul-{k}x{n}")),
+            _ => Case::file(self.model.name()),
         }
     }
 
     pub fn inputs(&self) -> PathBuf {
-        self.file(&self.name.replace('/', "-"))
+        Case::file(&self.name.replace('/', "-"))
     }
 
     /// Writes weights (unless they are there) and inputs.

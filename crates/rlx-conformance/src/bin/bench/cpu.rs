@@ -5,10 +5,11 @@
 //! agree: other numbers than a peer's are an error.
 
 use crate::cases::{Case, WORKLOADS, Workload};
-use crate::side::{Process, Rlx, Side, Turn};
-use crate::table::{Row, Times, head};
+use crate::side::{Process, Rlx, Sides, compiled, load, take_turns};
+use crate::table::{Row, head};
 use crate::{Asked, Result, compile, machine};
-use rlx::{Engine, Settings};
+use rlx::{Engine, Executable, Settings};
+use serde_json::json;
 
 const THREADS: usize = 2;
 /// The largest difference between sides, relative to the largest number.
@@ -33,7 +34,7 @@ impl Peers {
         };
         for name in ["ort", "openvino", "c"].into_iter().filter(wanted) {
             if let Some(python) = &asked.python {
-                let process = Process::start(python, name, THREADS)?;
+                let process = Process::start(python, "bench_cpu.py", name, &[name, &THREADS.to_string()])?;
                 ids.push(process.peer.id());
                 processes.push((name, process));
             }
@@ -42,12 +43,12 @@ impl Peers {
     }
 
     /// RLX and those that can do the workload, ready for the case.
-    fn sides(&mut self, workload: &Workload, case: &Case) -> Result<Vec<(&'static str, Box<dyn Side + '_>)>> {
-        let mut out: Vec<(&'static str, Box<dyn Side + '_>)> =
-            vec![("rlx", Box::new(Rlx::new(&self.engine, case)?))];
+    fn sides<'a>(&'a mut self, workload: &Workload, case: &Case, own: &'a Executable) -> Result<Sides<'a>> {
+        let mut out: Sides<'a> = vec![("rlx", Box::new(Rlx::new(own, &load(&case.inputs())?)?))];
         for (name, process) in &mut self.processes {
             if workload.peers.contains(name) {
-                process.prepare(case)?;
+                let command = json!({"do": "prepare", "model": case.model.name(), "weights": case.weights(), "inputs": case.inputs()});
+                process.ask(&command)?;
                 out.push((name, Box::new(process)));
             }
         }
@@ -63,41 +64,21 @@ impl Peers {
         let ids = self.ids.clone();
         machine::rest(&ids);
         let peak = machine::peak(THREADS);
-        let mut sides = self.sides(workload, case)?;
-        // The first calls choose kernels, pack weights and grow arenas; the third tells how long a call takes.
-        let mut turns = Vec::new();
-        for (_, side) in &mut sides {
-            let once = Turn { warm: 0.0, ms: 0.0 };
-            side.turn(once)?;
-            side.turn(once)?;
-            let long = side.turn(once)?.iter().any(|ms| *ms > 25.0);
-            // Threads that wake on the processor of another one, low clocks and cold caches are nothing to a long call.
-            turns.push(if long { once } else { Turn { warm: asked.warm, ms: 10.0 } });
+        let own = compiled(&self.engine, case)?;
+        let mut sides = self.sides(workload, case, &own)?;
+        let (mut times, others) = take_turns(asked, &case.name, &mut sides, &ids)?;
+        let mut results = Vec::new();
+        for (name, side) in &mut sides {
+            let outputs = side.result(&Case::file(&format!("result-{name}")))?;
+            results.push(outputs.first().and_then(|(_, t)| t.to_vec::<f32>()).unwrap_or_default());
         }
-        let watch = machine::Watch::new(&ids);
-        let mut times = vec![Vec::new(); sides.len()];
-        for _ in 0..asked.turns {
-            for (((name, side), turn), times) in sides.iter_mut().zip(&turns).zip(&mut times) {
-                if !machine::rest(&ids) {
-                    eprintln!("warning: threads were still busy before a turn of {name} in {}", case.name);
-                }
-                times.push(side.turn(*turn)?);
-            }
-        }
-        let others = watch.others();
-        let mut own = Vec::new();
-        let mut row = Row { case: case.name.clone(), flops: case.flops(), peak, others, sides: Vec::new() };
-        for (i, ((name, side), times)) in sides.iter_mut().zip(&times).enumerate() {
-            let mut t = Times::new(name, times);
-            match i {
-                0 => own = side.result(case)?,
-                _ => t.error = difference(&own, &side.result(case)?),
-            }
-            row.sides.push(t);
+        let first = results.first().cloned().unwrap_or_default();
+        for (t, result) in times.iter_mut().zip(&results).skip(1) {
+            t.error = difference(&first, result);
         }
         drop(sides);
-        row.peak = row.peak.max(machine::peak(THREADS));
-        Ok(row)
+        let peak = peak.max(machine::peak(THREADS));
+        Ok(Row { case: case.name.clone(), flops: case.flops(), peak, others, sides: times })
     }
 }
 
@@ -143,13 +124,7 @@ pub fn run(asked: &Asked) -> Result<()> {
                 }
                 row.print();
             }
-            if let Some((busy, stolen)) = row.others.filter(|(busy, stolen)| busy + stolen > 0.03) {
-                let (busy, stolen) = (busy * 100.0, stolen * 100.0);
-                eprintln!(
-                    "warning: {}: others used {busy:.0}% of the machine, the host withheld {stolen:.0}%",
-                    case.name
-                );
-            }
+            row.warn();
             for s in row.sides.iter().filter(|s| s.error > TOLERANCE) {
                 eprintln!("error: {}: RLX and {} differ by {:.1e}", case.name, s.name, s.error);
                 wrong.push(case.name.clone());

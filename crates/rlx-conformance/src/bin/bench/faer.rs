@@ -2,9 +2,11 @@
 
 use crate::Result;
 use crate::cases::{Case, Model};
-use crate::side::{Side, Turn, floats, load, timed};
+use crate::side::{Side, Turn, load, timed};
 use ::faer::linalg::matmul::matmul;
 use ::faer::{Accum, Mat, MatRef, Par};
+use rlx::Tensor;
+use std::path::Path;
 
 /// A product by faer. Its matrices are column-major, so it computes the transposed product of the same memory.
 pub struct Faer {
@@ -19,7 +21,9 @@ impl Faer {
     pub fn new(case: &Case, threads: usize) -> Result<Faer> {
         let Model::MatMul { m, k, n } = case.model else { return Err("faer only multiplies".into()) };
         let read = |path| -> Result<Vec<f32>> {
-            Ok(load(path)?.first().map(|(_, data)| floats(data.bytes())).unwrap_or_default())
+            let bytes = load(path)?.first().map(|(_, data)| data.bytes().to_vec()).unwrap_or_default();
+            let float = |b: &[u8]| f32::from_le_bytes(<[u8; 4]>::try_from(b).unwrap_or_default());
+            Ok(bytes.chunks_exact(4).map(float).collect())
         };
         let (x, w) = (read(&case.inputs())?, read(&case.weights())?);
         Ok(Faer { x, w, y: Mat::zeros(n, m), sizes: [m, k, n], threads })
@@ -37,7 +41,9 @@ impl Side for Faer {
             Ok(())
         })
     }
-    fn result(&mut self, _: &Case) -> Result<Vec<f32>> {
-        Ok(self.y.col_iter().flat_map(|c| c.iter().copied().collect::<Vec<f32>>()).collect())
+    fn result(&mut self, _: &Path) -> Result<Vec<(String, Tensor)>> {
+        let [m, _, n] = self.sizes;
+        let y: Vec<f32> = self.y.col_iter().flat_map(|c| c.iter().copied().collect::<Vec<f32>>()).collect();
+        Ok(vec![("y".to_owned(), Tensor::new(&[m, n], &y)?)])
     }
 }

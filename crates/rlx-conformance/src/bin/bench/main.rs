@@ -2,7 +2,7 @@
 //!
 //! [`ir`]: graphs are built, differentiated and batched beside JAX. [`cpu`]: graphs are compiled and run on the CPU beside
 //! ONNX Runtime, OpenVINO, faer and a loop by hand; its [`cases`], the [`side`]s that take turns, the [`table`] and the
-//! [`compile`] figures. Called by `cargo xtask bench NAME`, which installs the peers and passes their Python with `--peer`.
+//! [`compile`] figures. [`onnx`]: real ONNX models beside ONNX Runtime. Called by `cargo xtask bench NAME`, which installs the peers and passes their Python with `--peer`.
 
 mod cases;
 mod compile;
@@ -11,6 +11,7 @@ mod cpu;
 mod faer;
 mod ir;
 mod machine;
+mod onnx;
 mod peer;
 mod side;
 mod table;
@@ -57,14 +58,15 @@ fn parse(args: impl Iterator<Item = String>) -> Result<(String, Asked)> {
             _ => name = Some(a),
         }
     }
-    Ok((name.ok_or("which bench? there are: ir, cpu")?, asked))
+    Ok((name.ok_or("which bench? there are: ir, cpu, onnx")?, asked))
 }
 
 fn main() -> ExitCode {
     let done = parse(std::env::args().skip(1)).and_then(|(name, asked)| match name.as_str() {
         "ir" => ir::run(&asked),
         "cpu" => cpu::run(&asked),
-        _ => Err(format!("no bench {name:?}; there are: ir, cpu").into()),
+        "onnx" => onnx::run(&asked),
+        _ => Err(format!("no bench {name:?}; there are: ir, cpu, onnx").into()),
     });
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -29,14 +29,17 @@ impl Times {
     }
 }
 
+/// The parts of the machine that others used and that the host withheld, if the system tells.
+pub type Others = Option<(f64, f64)>;
+
 /// A row: RLX first, then its peers.
 pub struct Row {
     pub case: String,
     pub flops: Option<f64>,
     /// GFLOP/s that the machine gave at the time.
     pub peak: f64,
-    /// The parts of the machine that others used and that the host withheld meanwhile.
-    pub others: Option<(f64, f64)>,
+    /// What the machine did meanwhile.
+    pub others: Others,
     pub sides: Vec<Times>,
 }
 
@@ -56,6 +59,17 @@ impl Row {
     /// The fastest peer's time over RLX's.
     fn worst_ratio(&self) -> f64 {
         self.peers().map(|p| p.median / self.own()).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Tells if the machine was not ours alone.
+    pub fn warn(&self) {
+        if let Some((busy, stolen)) = self.others.filter(|(busy, stolen)| busy + stolen > 0.03) {
+            let (busy, stolen) = (busy * 100.0, stolen * 100.0);
+            let case = &self.case;
+            eprintln!(
+                "warning: {case}: others used {busy:.0}% of the machine, the host withheld {stolen:.0}%"
+            );
+        }
     }
 
     pub fn json(&self) -> Value {

@@ -100,7 +100,8 @@ def files(rng, batch):
     """Starts and ends of files as magika cuts them: 1,024 bytes each, filled up with 256."""
     text = Path(__file__).read_bytes()
     table = b"\n".join(b"%d,%.3f,%s" % (i, rng.normal(), b"ab"[i % 2 : i % 2 + 1]) for i in range(60))
-    kinds = [text, table, rng.bytes(3000), json.dumps({"k": list(range(200))}).encode(), b"\x7fELF\x02\x01\x01" + bytes(900)]
+    program = b"\x7fELF\x02\x01\x01" + b"".join(i.to_bytes(4, "little") for i in rng.integers(0, 1 << 20, 700).tolist())
+    kinds = [text, table, rng.bytes(3000), json.dumps({"k": list(range(200))}).encode(), program]
     rows = np.full((batch, 2048), 256, np.int32)
     for row in range(batch):
         data = np.frombuffer(kinds[row % len(kinds)], np.uint8)

@@ -494,9 +494,9 @@ fn port_type(v: proto::ValueInfo<'_>, options: &Options, assumed: &Assumed) -> R
         dims.push(match (given, value) {
             (Some(n), _) => Dim::constant(n),
             (None, Some(n)) if n >= 0 => Dim::constant(n),
-            // Some exporters write -1 for what is open, as a number or as a name.
+            // Some exporters write -1 for what is open, as a number or as a name, or call every open axis `?`.
             _ => {
-                let named = !param.is_empty() && param.parse::<i64>().is_err();
+                let named = param.contains(|c: char| c.is_alphanumeric()) && param.parse::<i64>().is_err();
                 let symbol = if named { plain(param) } else { format!("{}_{axis}", plain(name)) };
                 let bound = options.bounds.get(if named { param } else { &symbol }).copied().unwrap_or(BOUND);
                 assumed.apply(Dim::sym(&symbol, bound))

@@ -1,0 +1,41 @@
+//! Real ONNX models beside ONNX Runtime: one import and compilation each, all sizes.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use rlx_conformance::onnx::{Outcome, page, real};
+use rlx_ir::Tensor;
+use std::fs;
+
+#[test]
+fn real_models_agree_with_onnx_runtime() {
+    let list = page::listed(&fs::read_to_string(page::list_path()).unwrap_or_default());
+    let mut results = Vec::new();
+    for model in real::models().unwrap() {
+        let begun = std::time::Instant::now();
+        let (outcome, far) = model.run();
+        let far: Vec<String> =
+            far.iter().enumerate().map(|(k, f)| format!("{f:.0e} of {:.0e}", model.limit(k))).collect();
+        println!("{:<20} {:>5.1} s  {}", model.name, begun.elapsed().as_secs_f64(), far.join(", "));
+        if let Outcome::Fail(e) | Outcome::Panic(e) = &outcome {
+            println!("    {e}");
+        }
+        results.push((model.list_name(), outcome));
+    }
+    let mut wrong = page::disagreements(&list, results.iter().map(|(n, o)| (n.as_str(), o)));
+    for name in list.iter().filter(|n| n.starts_with("model/") && !results.iter().any(|(m, _)| m == *n)) {
+        wrong.push(format!("{name} is listed, but there is no such model"));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn differences_are_relative_to_the_largest_number() {
+    let t = |v: &[f32]| Tensor::new(&[v.len()], v).unwrap();
+    assert_eq!(real::difference(&t(&[1.0, -4.0]), &t(&[1.5, -4.0])), 0.125);
+    assert_eq!(real::difference(&t(&[0.0, f32::NAN]), &t(&[0.0, f32::NAN])), 0.0);
+    for (a, b) in [(vec![1.0], vec![1.0, 2.0]), (vec![f32::NAN], vec![1.0]), (vec![1.0], vec![f32::INFINITY])]
+    {
+        assert_eq!(real::difference(&t(&a), &t(&b)), f64::INFINITY);
+    }
+    let ints = Tensor::new(&[1], &[1i64]).unwrap();
+    assert_eq!(real::difference(&t(&[1.0]), &ints), f64::INFINITY);
+}

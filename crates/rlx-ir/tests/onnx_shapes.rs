@@ -168,6 +168,21 @@ fn shapes_with_what_is_left_and_what_is_copied() {
 }
 
 #[test]
+fn an_open_axis_that_goes_must_be_one() {
+    let go = |n: usize| {
+        let g = Graph::new("t");
+        let x = g.input("x", DType::F32, [dim("n", 9), 2.into()]);
+        let axes = Some(g.constant(ints(&[0])));
+        let y = node(&g, "Squeeze", ("", 13), &[Some(x), axes], vec![], 1).expect("a value");
+        g.output("y", y[0]);
+        let f = g.finish().expect("a graph");
+        eval(&f, &[("x", &count(&[n, 2]))], &Options::default()).map(|out| out[0].1.shape().to_vec())
+    };
+    assert_eq!(go(1).expect("a shape"), [2]);
+    assert!(go(2).is_err() && go(0).is_err());
+}
+
+#[test]
 fn ends_that_grow_and_shrink() {
     let x = floats(&[0.0, 1.0, 2.0, 3.0]);
     let pad = |lo: i64, hi: i64, mode: &str| {
@@ -342,6 +357,21 @@ fn each_once() {
             vec![1.0, 1.0, 2.0]
         ]
     );
+}
+
+#[test]
+fn each_once_of_odd_numbers() {
+    let g = Graph::new("t");
+    g.input("x", DType::F32, [0]);
+    let nan = f32::NAN;
+    let odd = g.constant(floats(&[nan, 0.0, -1.5, -0.0, f32::NEG_INFINITY, nan, 1.5]));
+    let large = g.constant(ints(&[(1 << 60) + 1, 1 << 60, -(1 << 60), (1 << 60) + 1]));
+    let results: Vec<Var<'_>> = [odd, large]
+        .iter()
+        .map(|x| node(&g, "Unique", ("", 11), &[Some(*x)], vec![], 4).expect("values")[3])
+        .collect();
+    let out: Vec<Vec<f64>> = run(&g, &results, &count(&[0])).into_iter().map(|(_, v)| v).collect();
+    assert_eq!(out, [vec![1.0, 1.0, 2.0, 1.0, 2.0], vec![1.0, 1.0, 2.0]]);
 }
 
 #[test]

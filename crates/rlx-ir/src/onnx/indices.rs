@@ -4,11 +4,11 @@ use super::Call;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
-use crate::graph::Var;
+use crate::graph::{Known, Var};
 use crate::ops::scatter::ScatterMode;
 use crate::tensor::Tensor;
 use crate::types::{Shape, resolve_axis};
-use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 /// How updates are joined with what is there.
 pub(crate) fn mode(c: &Call<'_, '_>) -> Result<ScatterMode> {
@@ -104,36 +104,38 @@ pub(crate) fn non_zero<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
     Ok(vec![data(c, &[known.shape().len(), hits.len()], &out)?])
 }
 
+/// Numbers in the order of elements: integers as they are, of floats the bits, with all NaN last and both zeros one.
+fn keys(known: &Known) -> Option<Vec<i64>> {
+    if let Some(dims) = known.dims() {
+        return dims.iter().map(Dim::as_const).collect();
+    }
+    let key = |x: f64| {
+        let bits = if x.is_nan() { f64::NAN.to_bits() } else { (x + 0.0).to_bits() } as i64;
+        if bits < 0 { bits ^ i64::MAX } else { bits }
+    };
+    Some(known.floats()?.into_iter().map(key).collect())
+}
+
 /// Entries along an axis, or elements, each once; where each stands first, which of them each entry is, and how often each
 /// occurs. The elements must be known.
 pub(crate) fn unique<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
     let (x, known) = (c.x(0)?, c.known(0)?);
-    let elements = known.floats().ok_or_else(|| c.cannot("elements that depend on sizes"))?;
+    let elements = keys(&known).ok_or_else(|| c.cannot("elements that depend on sizes"))?;
     let (x, axis, shape) = match c.int("axis")? {
         Some(axis) => (x, resolve_axis(axis, x.rank())?, known.shape().to_vec()),
         None => (x.reshape([x.ty().numel()]), 0, vec![elements.len()]),
     };
     let n = shape.get(axis).copied().unwrap_or(0);
     let inner: usize = shape.iter().skip(axis + 1).product();
-    let entry = |k: usize| -> Vec<f64> {
+    let entry = |k: usize| -> Vec<i64> {
         let own = elements.iter().enumerate().filter(|(i, _)| i / inner.max(1) % n.max(1) == k);
         own.map(|(_, x)| *x).collect()
     };
-    let entries: Vec<Vec<f64>> = (0..n).map(entry).collect();
-    let compare = |a: &usize, b: &usize| match (entries.get(*a), entries.get(*b)) {
-        (Some(a), Some(b)) => a.partial_cmp(b).unwrap_or(Ordering::Equal),
-        _ => Ordering::Equal,
-    };
-    // Sorting keeps the order of equal entries, so the first of a run stands first in x.
-    let mut order: Vec<usize> = (0..n).collect();
-    order.sort_by(compare);
-    let mut runs: Vec<Vec<usize>> = Vec::new();
-    for i in order {
-        match runs.last_mut() {
-            Some(run) if run.first().is_some_and(|f| compare(f, &i).is_eq()) => run.push(i),
-            _ => runs.push(vec![i]),
-        }
+    let mut groups: BTreeMap<Vec<i64>, Vec<usize>> = BTreeMap::new();
+    for k in 0..n {
+        groups.entry(entry(k)).or_default().push(k);
     }
+    let mut runs: Vec<Vec<usize>> = groups.into_values().collect();
     if !c.flag("sorted", true)? {
         runs.sort_by_key(|run| run.first().copied());
     }

@@ -52,13 +52,21 @@ pub(crate) fn flatten<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
     Ok(vec![to_shape(x, vec![product(rows), product(columns)])])
 }
 
-/// Without the axes named; without any named, those of size 1 go. A size that is a symbol counts as one that varies.
+/// Without the axes named; without any named, those of size 1 go, a symbol being no such size. A symbol that is named must
+/// be 1 when the graph runs. (Not within a branch: it need not be taken, but what it asks of symbols would count.)
 pub(crate) fn squeeze<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
     let x = c.x(0)?;
     let axes = c.ints_or("axes", 1)?.map(|axes| resolve_axes(&axes, x.rank())).transpose()?;
-    if let Some(axis) = axes.iter().flatten().find(|i| !x.dim(**i as i64).is(1)) {
-        let text = format!("axis {axis} of size {} cannot go", x.dim(*axis as i64));
-        return Err(Error::new(Code::Dim, text).axis(*axis));
+    let mut x = x;
+    for axis in axes.iter().flatten() {
+        let n = x.dim(*axis as i64);
+        if n.is_const() && !n.is(1) || c.g.in_region() && !n.is_const() {
+            return Err(Error::new(Code::Dim, format!("axis {axis} of size {n} cannot go")).axis(*axis));
+        }
+        if !n.is_const() {
+            // One element from 1 − n on: that is within the axis for n = 1 alone.
+            x = x.narrow(*axis as i64, 1 - n, 1);
+        }
     }
     let goes = |(i, d): (usize, &Dim)| axes.as_ref().map_or(d.is(1), |axes| axes.contains(&i));
     let shape = x.shape();

@@ -1,5 +1,6 @@
 //! Element-wise ops: each a function of the scalar language, or a body over such functions.
 
+use crate::onnx::narrow;
 use crate::prelude::*;
 use crate::tensor::Tensor;
 
@@ -120,6 +121,12 @@ fn onnx_clip<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
         x
     };
     Ok(vec![y])
+}
+
+/// The lowest bits of integers, as a number of so many bits.
+fn cut<'g>(x: Var<'g>, bits: u32, signed: bool) -> Var<'g> {
+    let (x, rest) = (x.to(DType::I32), f64::from(32 - bits));
+    if signed { x.shl(rest).shr(rest) } else { x.and(f64::from((1u32 << bits) - 1)) }
 }
 
 /// Small floats stop at their largest number if they are to saturate; without that, what is beyond is infinite or NaN.
@@ -509,7 +516,11 @@ ops! {
     onnx = [
         rule("Cast", 1, |c| {
             let to = c.dtype("to")?.ok_or_else(|| c.cannot("a cast without a dtype"))?;
-            Ok(vec![onnx_cast(c.x(0)?, to, c.flag("saturate", true)?)])
+            let x = match c.int("to")?.and_then(narrow) {
+                Some((bits, signed)) => cut(c.x(0)?, bits, signed),
+                None => c.x(0)?,
+            };
+            Ok(vec![onnx_cast(x, to, c.flag("saturate", true)?)])
         }),
         rule("CastLike", 15, |c| Ok(vec![onnx_cast(c.x(0)?, c.x(1)?.dtype(), c.flag("saturate", true)?)])),
     ];

@@ -329,7 +329,8 @@ impl Builder<'_, '_> {
         let note = self.note(group.items());
         let work = match producer {
             Some(Item { doing: Doing::Product { batch, .. }, .. }) => {
-                Work::Product(Product { batch: *batch, prologue, epilogue: Some(region) })
+                let zeros = producer.and_then(Item::zeros);
+                Work::Product(Product { batch: *batch, zeros, prologue, epilogue: Some(region) })
             }
             Some(Item { doing: Doing::Step(step), operands, .. }) => {
                 let given = operands.iter().map(Option::is_some).collect();
@@ -558,7 +559,8 @@ impl Builder<'_, '_> {
         let (label, note) = (self.label(group.items()), self.note(group.items()));
         match &item.doing {
             Doing::Product { batch, .. } => {
-                let work = Work::Product(Product { batch: *batch, prologue, epilogue: None });
+                let work =
+                    Work::Product(Product { batch: *batch, zeros: item.zeros(), prologue, epilogue: None });
                 self.call(Kernel { work, args }, slots, label, note);
             }
             Doing::Step(Step::Concat(axis)) => self.concat(*axis, args, slots, label, note)?,

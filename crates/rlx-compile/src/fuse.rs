@@ -15,7 +15,7 @@ use crate::access::{Access, dense_strides};
 use crate::items::{Doing, Items, Point, Source, Value};
 use crate::program::fault;
 use rlx_ir::types::product;
-use rlx_ir::{DType, Dim, Result};
+use rlx_ir::{Dim, Result};
 
 /// How often an item of a group is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -390,7 +390,7 @@ impl Fuser<'_, '_> {
         let Some(blocks) = item.doing.blocks(item.shape.len()) else {
             return Ok(Err("it has a kernel of its own".into()));
         };
-        if ty.dtype != DType::F32 {
+        if !item.doing.feeds(ty.dtype) {
             return Ok(Err("only what is computed in f32 has an epilogue".into()));
         }
         if let Some(p) = group.producer.and_then(|p| self.items.items.get(p)) {

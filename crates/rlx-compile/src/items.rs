@@ -72,6 +72,8 @@ pub enum Doing {
         batch: usize,
         /// How many of the result's last axes are the columns.
         columns: usize,
+        /// Of bytes less their zero points: operands 2 and 3, if they are given.
+        bytes: bool,
     },
     /// A step with a kernel of its own.
     Step(Step),
@@ -85,6 +87,11 @@ impl Doing {
             Doing::Product { columns, .. } => Some(Blocks { columns: *columns, whole_rows: true }),
             Doing::Step(step) => step.blocks(rank),
         }
+    }
+
+    /// Whether what is handed on in that dtype can go to an epilogue: f32, and the sums of products of bytes.
+    pub fn feeds(&self, dtype: DType) -> bool {
+        dtype == DType::F32 || matches!(self, Doing::Product { bytes: true, .. })
     }
 }
 
@@ -106,6 +113,14 @@ pub struct Item {
     /// For a kernel that can write with any strides: axis i of its result is axis `written[i]` of what lies in memory.
     /// `None`: the same axes.
     pub written: Option<Vec<usize>>,
+}
+
+impl Item {
+    /// Which operands of a product of bytes have zero points.
+    pub fn zeros(&self) -> Option<[bool; 2]> {
+        let given = |k: usize| self.operands.get(k).is_some_and(Option::is_some);
+        matches!(self.doing, Doing::Product { bytes: true, .. }).then(|| [given(2), given(3)])
+    }
 }
 
 /// The graph without views.
@@ -340,6 +355,7 @@ impl<'f> Items<'f> {
             Step::Fold(_, axes) if axes.is_empty() => point(Point::Copy),
             Step::Fold(kind, axes) => point(Point::Fold(kind, axes)),
             Step::Dot { contract, batch } => return self.product(i, contract, batch),
+            Step::MatmulInteger => return self.integer_product(i),
             step => Doing::Step(step),
         };
         let mut operands = operands;
@@ -441,7 +457,7 @@ impl<'f> Items<'f> {
         let ay = Access { shape, strides, offset: ay.offset };
         let (x, y) = (self.view(x, ax)?, self.view(y, ay)?);
         let shape = self.value(result)?.ty.shape.clone();
-        let doing = Doing::Product { batch: nb + apart, columns };
+        let doing = Doing::Product { batch: nb + apart, columns, bytes: false };
         let operands = vec![Some(x), Some(y)];
         self.push(Item {
             doing,
@@ -453,6 +469,63 @@ impl<'f> Items<'f> {
             written: None,
         });
         Ok(())
+    }
+
+    /// A product of bytes. Where all rows have the same right operand and zero point they are one axis; else leading axes are
+    /// batch axes.
+    fn integer_product(&mut self, i: usize) -> Result<()> {
+        let node = self.func.nodes.get(i).ok_or_else(|| fault("a node is missing"))?;
+        let operand = |k: usize| node.operands.get(k).copied().flatten().map(|v: ValueId| v.0 as usize);
+        let result = node.results.first().map(|v| v.0 as usize).ok_or_else(|| fault("no result"))?;
+        let missing = || fault("an operand is missing");
+        let x = self.in_memory(operand(0).ok_or_else(missing)?)?;
+        let y = self.in_memory(operand(1).ok_or_else(missing)?)?;
+        let zeros = [2, 3].map(|k| operand(k).map(|v| self.stored(v)).transpose());
+        let [x_zero, y_zero] = zeros;
+        let (x_zero, y_zero) = (x_zero?, y_zero?);
+        let shape = self.value(result)?.ty.shape.clone();
+        let (ax, ay) = (self.value(x)?.access.clone(), self.value(y)?.access.clone());
+        let split = |s: &[Dim]| {
+            let (lead, last) = s.split_at(s.len().saturating_sub(2));
+            (lead.to_vec(), last.to_vec())
+        };
+        let ((lead, _), (x_lead, mk), (y_lead, kn)) = (split(&shape), split(&ax.shape), split(&ay.shape));
+        let of_row =
+            |v: &Option<Value>| v.is_some_and(|v| self.values.get(v).is_some_and(|i| i.ty.rank() > 0));
+        let alike = product(&y_lead).is(1) && (product(&x_lead).is(1) || !of_row(&x_zero));
+        let [m, k] = mk.as_slice() else { return Err(fault("an operand of a product is no matrix")) };
+        let rows = alike.then(|| ax.reshape(&[product(&x_lead) * m, k.clone()])).flatten();
+        let (batch, ax, ay) = match (rows, ay.reshape(&kn)) {
+            (Some(ax), Some(ay)) => (0, ax, ay),
+            _ => {
+                let wide = |last: Vec<Dim>| lead.iter().cloned().chain(last).collect::<Vec<_>>();
+                (lead.len(), ax.broadcast(&wide(mk)), ay.broadcast(&wide(kn)))
+            }
+        };
+        let (x, y) = (self.view(x, ax)?, self.view(y, ay)?);
+        self.push(Item {
+            doing: Doing::Product { batch, columns: 1, bytes: true },
+            operands: vec![Some(x), Some(y), x_zero, y_zero],
+            results: vec![result],
+            shape,
+            node: Some(i),
+            name: node.op.name,
+            written: None,
+        });
+        Ok(())
+    }
+
+    /// The value itself if it lies in memory with any strides, a constant for a number that is known; else a copy.
+    fn stored(&mut self, v: Value) -> Result<Value> {
+        let info = self.value(v)?.clone();
+        let Source::Number(bytes) = self.value(info.base)?.source.clone() else { return self.in_memory(v) };
+        let base = self.make(Type::new(info.ty.dtype, Vec::new()));
+        let data = Tensor::from_bytes(info.ty.dtype, &[], bytes)?;
+        self.set(base, Source::Constant(data), base, Access::dense(&[]));
+        self.view(
+            base,
+            Access { shape: info.access.shape, strides: info.access.strides, offset: Dim::constant(0) },
+        )
     }
 
     /// A value with its axes in another order and some of them merged; copied if no stride can say that.

@@ -154,6 +154,9 @@ pub struct Region {
 pub struct Product {
     /// The number of batch axes; the arguments are x `[batch.., m, k]`, y `[batch.., k, n]`, z `[batch.., m, n]`.
     pub batch: usize,
+    /// For a product of bytes: whether x has zero points (none of its axes, or `[m]`) and whether y has (`[n]`). Those are
+    /// arguments behind y.
+    pub zeros: Option<[bool; 2]>,
     /// What computes x when it is packed, block by block: over the space `[batch.., m, k]`, of which k is the lanes. There is
     /// no argument x then.
     pub prologue: Option<Region>,
@@ -165,6 +168,13 @@ impl Product {
     /// The argument that is the right operand.
     pub fn right(&self) -> usize {
         if self.prologue.is_some() { 0 } else { 1 }
+    }
+
+    /// The arguments that are the zero points of x and of y.
+    pub fn zero_points(&self) -> [Option<usize>; 2] {
+        let [x, y] = self.zeros.unwrap_or_default();
+        let first = self.right() + 1;
+        [x.then_some(first), y.then_some(first + usize::from(x))]
     }
 }
 

@@ -6,7 +6,7 @@ use rlx_compile::program::{Call, Inst, Kernel, Place, Program, Work, fault};
 use rlx_ir::dim::Bindings;
 use rlx_ir::{Code, DType, Error, Result};
 use rlx_simd::conv::ConvWeights;
-use rlx_simd::gemm::{PackKind, PackedB};
+use rlx_simd::gemm::{PackKind, PackedB, int8};
 use rlx_simd::level::Level;
 use rlx_simd::mem::{Buffer, Ptr, Scratch, ScratchSize};
 use rlx_simd::pool::Pool;
@@ -24,6 +24,8 @@ pub(crate) struct Cx<'a> {
 pub(crate) enum Packed {
     /// The right operand of a product.
     Product(PackedB),
+    /// The right operand of a product of bytes.
+    Bytes(int8::PackedB),
     /// The weights of a convolution.
     Conv(ConvWeights<f32>),
 }
@@ -33,6 +35,7 @@ impl Packed {
     pub fn bytes(&self) -> usize {
         match self {
             Packed::Product(p) => p.bytes(),
+            Packed::Bytes(p) => p.bytes(),
             Packed::Conv(w) => w.bytes(),
         }
     }

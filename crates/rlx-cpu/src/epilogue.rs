@@ -52,21 +52,24 @@ pub(crate) struct Behind<'a> {
     args: &'a [Ptr<u8>],
 }
 
-impl Sink for Behind<'_> {
+/// Numbers that kernels hand on: f32, and sums in i32.
+impl<T> Sink<T> for Behind<'_> {
     unsafe fn block(
         &self,
         worker: usize,
         batch: usize,
         rows: Range<usize>,
         cols: Range<usize>,
-        acc: *mut f32,
+        acc: *mut T,
         stride: usize,
     ) {
-        let e = self.epilogue;
-        let run = |rows: Range<usize>, cols: Range<usize>, acc: *mut f32| {
+        let (e, size) = (self.epilogue, size_of::<T>());
+        let run = |rows: Range<usize>, cols: Range<usize>, acc: *mut T| {
             let (scratch, acc) = (&self.scratch, acc.cast());
             // SAFETY: the block is as promised by the caller, and the addresses are those of the call.
-            unsafe { e.region.run_block(scratch, e.skip, worker, self.args, rows, cols, acc, stride * 4, 4) }
+            unsafe {
+                e.region.run_block(scratch, e.skip, worker, self.args, rows, cols, acc, stride * size, size)
+            }
         };
         if !e.joined {
             return run(batch * e.rows + rows.start..batch * e.rows + rows.end, cols, acc);

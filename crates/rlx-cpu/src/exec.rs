@@ -89,8 +89,12 @@ pub struct Target;
 
 impl rlx_compile::Target for Target {
     fn has_kernel(&self, step: &Step, operands: &[Option<Type>]) -> bool {
-        // Every kernel takes whatever the compiler converts its operands to, which it does with all but packed ones.
-        !computes(step) || operands.iter().flatten().all(|t| !t.dtype.is_packed())
+        match step {
+            // Of vectors it is not worth one.
+            Step::MatmulInteger => operands.iter().take(2).flatten().all(|t| t.rank() >= 2),
+            // Every kernel takes whatever the compiler converts its operands to, which it does with all but packed ones.
+            step => !computes(step) || operands.iter().flatten().all(|t| !t.dtype.is_packed()),
+        }
     }
 }
 
@@ -176,8 +180,8 @@ impl Executable {
                 loaded.slots.get(slot.0 as usize),
                 Some(From::Param(_) | From::Prepared(_) | From::Constant(_))
             );
-            let float = p.kernel(c)?.args.get(k).is_some_and(|a| a.dtype == DType::F32);
-            if fixed && float {
+            let dtype = p.kernel(c)?.args.get(k).map(|a| a.dtype);
+            if fixed && matches!(dtype, Some(DType::F32 | DType::I8 | DType::U8)) {
                 weights.push((i, *slot));
             }
         }

@@ -1,5 +1,9 @@
 //! Matrix products, with what is fused behind them and in front of their left operand.
 
+mod bytes;
+
+pub(crate) use bytes::pack as pack_bytes;
+
 use crate::bind::{Cx, Packed, Ready, Setting, no_memory};
 use crate::epilogue::Epilogue;
 use crate::prologue::Prologue;
@@ -74,6 +78,9 @@ impl Form {
 
 pub(crate) fn bind(setting: Setting, sizes: &[i64], kernel: &Kernel, product: &Product) -> Result<Ready> {
     let form = Form::new(sizes, kernel, product)?;
+    if product.zeros.is_some() {
+        return bytes::bind(setting, sizes, kernel, product, form);
+    }
     let mut flops = 2 * form.batches.len() as u64 * form.m as u64 * form.n as u64 * form.k as u64;
     let (level, right) = (setting.level, product.right());
     let dtype = kernel.args.get(right).map_or(DType::F32, |a| a.dtype);

@@ -109,7 +109,7 @@ impl ZeroPoints {
     }
     fn given(&self) -> Option<Zeros> {
         let stride = (self.kind == 2) as isize;
-        (self.kind > 0).then(|| Zeros { ptr: self.data.as_ptr(), stride })
+        (self.kind > 0).then_some(Zeros { ptr: self.data.as_ptr(), stride })
     }
     fn at(&self, i: usize, signed: bool) -> i32 {
         match self.kind {

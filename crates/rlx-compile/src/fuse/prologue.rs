@@ -166,7 +166,7 @@ impl Fuser<'_, '_> {
                     Doing::Point(_) => {}
                     doing => {
                         let able =
-                            doing.blocks(before.shape.len()).is_some() && items.dtype(base)? == DType::F32;
+                            doing.blocks(before.shape.len()).is_some() && doing.feeds(items.dtype(base)?);
                         if able && Some(size(base)?) == all {
                             return Ok(Some(before.name));
                         }
@@ -219,7 +219,7 @@ impl Fuser<'_, '_> {
 /// The left and the right operand of a product.
 fn operands(items: &Items<'_>, product: usize) -> Result<(Value, Value)> {
     match items.items.get(product).map(|i| i.operands.as_slice()) {
-        Some([Some(x), Some(y)]) => Ok((*x, *y)),
+        Some([Some(x), Some(y), ..]) => Ok((*x, *y)),
         _ => Err(fault("a product has two operands")),
     }
 }

@@ -104,9 +104,10 @@ pub fn kind(k: &Kernel) -> String {
         Work::Region(_) => "region".into(),
         Work::Product(p) => {
             let with = [p.prologue.as_ref().map(|_| "prologue"), p.epilogue.as_ref().map(|_| "epilogue")];
+            let what = if p.zeros.is_some() { "integer product" } else { "product" };
             match with.into_iter().flatten().collect::<Vec<_>>().join(" and ") {
-                with if with.is_empty() => "product".into(),
-                with => format!("product with {with}"),
+                with if with.is_empty() => what.into(),
+                with => format!("{what} with {with}"),
             }
         }
         Work::Copy => "copy".into(),

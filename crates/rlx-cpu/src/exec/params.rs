@@ -8,7 +8,7 @@ use crate::product;
 use rlx_compile::program::{Named, SlotId, Work, fault};
 use rlx_ir::dim::Bindings;
 use rlx_ir::op::Step;
-use rlx_ir::{Code, Error, Result};
+use rlx_ir::{Code, DType, Error, Result};
 use rlx_simd::mem::{Buffer, Ptr};
 use std::sync::{Arc, PoisonError, RwLockReadGuard};
 
@@ -211,9 +211,17 @@ impl Executable {
                 _ => None,
             };
             let Some(base) = base else { continue };
-            let from = base.0.wrapping_add(size(offset).max(0) as usize * 4);
+            let from = base.0.wrapping_add(size(offset).max(0) as usize * y.dtype.bytes().unwrap_or(1));
             let pool = &self.engine.pool;
             let packed = match &kernel.work {
+                Work::Product(product) if product.zeros.is_some() => {
+                    let form = product::Form::new(&sizes, kernel, product)?;
+                    let signed = y.dtype == DType::I8;
+                    // SAFETY: as below.
+                    Some(Packed::Bytes(unsafe {
+                        product::pack_bytes(self.setting, &form, from, signed, pool)
+                    }))
+                }
                 Work::Product(product) => {
                     let form = product::Form::new(&sizes, kernel, product)?;
                     // SAFETY: the param was checked when it was set, and the compiler's views of it lie within it.

@@ -115,6 +115,8 @@ pub enum Step {
         /// Axes of x and y that go together, in pairs.
         batch: [Vec<usize>; 2],
     },
+    /// The matrix product of bytes less their zero points, in i32; leading axes broadcast.
+    MatmulInteger,
     /// A convolution or one of its transposes; the bias is apart.
     Conv {
         /// What is computed.

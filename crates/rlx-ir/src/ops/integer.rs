@@ -76,6 +76,7 @@ ops! {
         let x = centred(c.x(0), c.opt(2).map(|z| spread(z, 1)), DType::I32);
         Ok(vec![x.matmul(centred(c.x(1), c.opt(3), DType::I32))])
     };
+    step = |_, _| Ok(Step::MatmulInteger);
     vmap = |c, _| {
         if c.is_batched(2) || c.is_batched(3) || c.rank(0) < 2 || c.rank(1) < 2 {
             return vmap_through(c);

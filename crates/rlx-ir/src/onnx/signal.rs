@@ -66,9 +66,10 @@ pub(crate) fn dft<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
         _ => c.int_or("axis", 1)?,
     };
     let axis = resolve_axis(axis, x.rank())? as i64;
-    let turned = x.move_axis(axis, -2);
+    // In f64, so that frequencies that are not there are nothing beside those that are.
+    let turned = x.to(DType::F64).move_axis(axis, -2);
     let y = transform(turned, size(c, 1)?, c.flag("inverse", false)?, c.flag("onesided", false)?)?;
-    Ok(vec![y.move_axis(-2, axis)])
+    Ok(vec![y.move_axis(-2, axis).to(x.dtype())])
 }
 
 pub(crate) fn stft<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {

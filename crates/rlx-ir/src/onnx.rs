@@ -152,6 +152,8 @@ pub struct Call<'g, 'a> {
     pub attrs: &'a BTreeMap<&'a str, Attr<'a, 'g>>,
     /// Which outputs anybody uses.
     pub wanted: &'a [bool],
+    /// For operands that are data or inputs of fewer than eight bits: how many, and whether with a sign. RLX keeps them in bytes.
+    pub narrow: &'a [Option<(u32, bool)>],
 }
 
 impl<'g, 'a> Call<'g, 'a> {

@@ -119,6 +119,8 @@ struct Scope<'s, 'g, 'a> {
     parent: Option<&'s Scope<'s, 'g, 'a>>,
     /// Values by name.
     values: RefCell<HashMap<&'a str, Value<'g>>>,
+    /// Of data and inputs whose elements have fewer than eight bits: how many, and whether with a sign.
+    narrow: RefCell<HashMap<&'a str, (u32, bool)>>,
     opsets: &'s HashMap<&'a str, i64>,
     /// The attributes of the call of the function that the place is in.
     attrs: &'s BTreeMap<&'s str, Attr<'s, 'g>>,
@@ -133,6 +135,7 @@ impl<'s, 'g, 'a> Scope<'s, 'g, 'a> {
         Scope {
             parent: Some(self),
             values: RefCell::default(),
+            narrow: RefCell::default(),
             opsets: self.opsets,
             attrs: self.attrs,
             depth: self.depth + 1,
@@ -160,6 +163,16 @@ impl<'s, 'g, 'a> Scope<'s, 'g, 'a> {
             None => Ok(()),
             Some(_) => Err(bad(format!("the value {name:?} is given twice"))),
         }
+    }
+
+    /// Notes ONNX's number of the dtype of a value.
+    fn note(&self, name: &'a str, dtype: i64) {
+        self.narrow.borrow_mut().extend(onnx::narrow(dtype).map(|bits| (name, bits)));
+    }
+
+    fn bits(&self, name: &str) -> Option<(u32, bool)> {
+        let own = self.narrow.borrow().get(name).copied();
+        own.or_else(|| self.parent.and_then(|p| p.bits(name)))
     }
 
     fn opset(&self, domain: &str) -> i64 {
@@ -199,6 +212,7 @@ impl<'g> Subgraph<'g> for Body<'_, 'g, '_> {
         for t in self.graph.initializers()? {
             let value = self.importer.data(t.name()?, self.importer.data.read(t)?)?;
             scope.define(t.name()?, Value::One(value))?;
+            scope.note(t.name()?, t.data_type()?);
         }
         self.importer.walk(&scope, self.graph.nodes()?)?;
         self.outputs.iter().map(|name| scope.result(name)).collect()
@@ -309,7 +323,7 @@ impl<'g, 'a> Importer<'g, 'a> {
         op: &str,
         domain: &str,
         operands: &[Value<'g>],
-        outputs: &[&str],
+        outputs: &[&'a str],
     ) -> Result<Vec<Value<'g>>> {
         let held: Vec<(&'a str, Held<'a>)> =
             node.attributes()?.into_iter().map(|a| Ok((a.name()?, a.held()?))).collect::<Result<_>>()?;
@@ -340,6 +354,7 @@ impl<'g, 'a> Importer<'g, 'a> {
             && let Some((_, Held::Tensor(t))) = held.iter().find(|(n, _)| *n == "value")
         {
             let name = outputs.first().copied().unwrap_or_default();
+            scope.note(name, t.data_type()?);
             return Ok(vec![Value::One(self.data(name, self.data.read(*t)?)?)]);
         }
         // What it needs has failed already.
@@ -376,7 +391,9 @@ impl<'g, 'a> Importer<'g, 'a> {
             return Ok(made.into_iter().map(Value::One).collect());
         }
         let wanted: Vec<bool> = outputs.iter().map(|o| !o.is_empty()).collect();
-        let call = Call { g: self.g, name: op, opset, operands: &operands, attrs: &attrs, wanted: &wanted };
+        let narrow: Vec<_> = node.inputs()?.into_iter().map(|name| scope.bits(name)).collect();
+        let (operands, attrs, wanted, narrow) = (&operands[..], &attrs, &wanted, &narrow);
+        let call = Call { g: self.g, name: op, opset, operands, attrs, wanted, narrow };
         let Some((rule, def)) = rule else {
             return Ok(vec![sequence::apply(&call, list)?]);
         };
@@ -422,6 +439,7 @@ impl<'g, 'a> Importer<'g, 'a> {
         let inner = Scope {
             parent: None,
             values: RefCell::default(),
+            narrow: RefCell::default(),
             opsets: &opsets,
             attrs: &all,
             depth: scope.depth + 1,
@@ -591,7 +609,14 @@ fn attempt<'a>(
         unequal: RefCell::default(),
     };
     let none = BTreeMap::new();
-    let scope = Scope { parent: None, values: RefCell::default(), opsets: &opsets, attrs: &none, depth: 0 };
+    let scope = Scope {
+        parent: None,
+        values: RefCell::default(),
+        narrow: RefCell::default(),
+        opsets: &opsets,
+        attrs: &none,
+        depth: 0,
+    };
 
     let initial = main.initializers()?;
     let initial_names: HashSet<&str> = initial.iter().map(|t| t.name()).collect::<Result<_>>()?;
@@ -600,6 +625,9 @@ fn attempt<'a>(
         let name = v.name()?;
         if initial_names.contains(name) {
             continue; // Old files list data among the inputs.
+        }
+        if let Some(ty) = v.ty()?.map(|t| t.tensor()).transpose()?.flatten() {
+            scope.note(name, ty.elem_type()?);
         }
         if let Some(t) = options.values.get(name) {
             scope.define(name, Value::One(g.constant(t.clone())))?;
@@ -615,6 +643,7 @@ fn attempt<'a>(
         if names.contains(name) {
             let value = importer.data(name, data.read(t)?)?;
             scope.define(name, Value::One(value))?;
+            scope.note(name, t.data_type()?);
         }
     }
     if let Some(e) = g.errors().into_iter().next() {

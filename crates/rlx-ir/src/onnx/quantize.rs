@@ -48,7 +48,8 @@ pub(crate) fn quantize_linear<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
     let (axis, block) = (s.axis, s.block);
     let y = own(x).quantize_linear(own(s.scale), s.zero_point, QuantizeLinear { axis, block, dtype });
     // Codes of fewer bits than a byte have a range of their own.
-    Ok(vec![match c.int("output_dtype")?.and_then(narrow) {
+    let bits = c.narrow.get(2).copied().flatten().or(c.int("output_dtype")?.and_then(narrow));
+    Ok(vec![match bits {
         Some((bits, true)) => y.clamp(-f64::from(1 << (bits - 1)), f64::from((1 << (bits - 1)) - 1)),
         Some((bits, false)) => y.clamp(0.0, f64::from((1 << bits) - 1)),
         None => y,

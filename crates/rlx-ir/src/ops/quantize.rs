@@ -159,8 +159,8 @@ ops! {
         s.rough("empty", as_f32(), [packed(Scheme::parse("int8:4"), [4, 0])]);
     };
 
-    /// `clamp(round(x / scale) + zero_point)` as an integer or fp8 dtype: ties to even, clamped to the dtype's range,
-    /// NaN becomes 0 (stays NaN in fp8).
+    /// `clamp(round(x / scale) + zero_point)` as an integer dtype: ties to even, clamped to the dtype's range, NaN becomes 0.
+    /// In fp8 the quotient plus zero point is rounded to what fp8 has, clamped to its finite range; NaN stays.
     ///
     /// Without `axis` there is one scale; with it, one per index of that axis; with `block > 0` too, one per block of so
     /// many elements along the axis (the last may be short). The zero point has the shape of the scale; none is 0.
@@ -185,7 +185,10 @@ ops! {
         let x = c.x(0);
         // Wide enough for the codes: a 32-bit code plus zero point is no f16.
         let wide = x.dtype().wide();
-        let mut q = quotient(x.to(wide), spread(c.x(1).cast(wide), x, a.axis, a.block)?).round();
+        let mut q = quotient(x.to(wide), spread(c.x(1).cast(wide), x, a.axis, a.block)?);
+        if a.dtype.is_int() {
+            q = q.round();
+        }
         if let Some(z) = c.opt(2) {
             q = q + spread(z.cast(wide), x, a.axis, a.block)?;
         }

@@ -15,7 +15,7 @@ pub fn node<'g>(
 ) -> Result<Vec<Var<'g>>> {
     let (rule, def) = onnx::find(domain, name, opset).expect("a rule");
     let attrs: BTreeMap<&str, Attr<'_, 'g>> = attrs.into_iter().collect();
-    let call = Call { g, name, opset, operands, attrs: &attrs, wanted: &vec![true; wanted] };
+    let call = Call { g, name, opset, operands, attrs: &attrs, wanted: &vec![true; wanted], narrow: &[] };
     match rule.how {
         How::Same => call.same(def),
         How::By(build) => build(&call),

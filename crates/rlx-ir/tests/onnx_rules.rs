@@ -162,6 +162,13 @@ fn what_the_tools_of_onnx_runtime_fuse() {
     assert!(run(&g, &[])[0].iter().all(|d| *d == 0.0));
 
     let g = Graph::new("t");
+    let (x, bias) = (g.constant(floats(&[2, 3])), g.constant(floats(&[3])));
+    let of =
+        |name: &str| node(&g, name, ("com.microsoft", 1), &[Some(x), Some(bias)], vec![], 1).expect("values");
+    give(&g, &[of("BiasGelu")[0] - (x + bias).gelu(), of("FastGelu")[0] - (x + bias).gelu_tanh()]);
+    assert!(run(&g, &[]).iter().flatten().all(|d| *d == 0.0));
+
+    let g = Graph::new("t");
     let [x, skip] = [1, 2].map(|n| g.constant(floats(&[2, 3])) * n as f64);
     let [gamma, beta, bias] = [1.0, 0.5, 0.25].map(|n| g.constant(floats(&[3])) * n);
     let operands = [x, skip, gamma, beta, bias].map(Some);

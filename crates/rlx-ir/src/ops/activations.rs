@@ -43,6 +43,12 @@ fn gelu_angle(x: Var<'_>) -> Var<'_> {
     (x + x * x * x * CUBE) * (2.0 * (2.0 / PI).sqrt())
 }
 
+/// What the fused activations of ONNX Runtime are of: x, plus a bias if there is one.
+fn biased<'g>(c: &onnx::Call<'g, '_>) -> Result<Var<'g>> {
+    let x = c.x(0)?;
+    Ok(c.opt(1).map_or(x, |bias| x + bias))
+}
+
 ops! {
     /// max(x, 0); the gradient at 0 is 0.
     relu: Relu(x: Num) -> y;
@@ -155,7 +161,7 @@ ops! {
         "none" => Ok(vec![c.x(0)?.gelu()]),
         "tanh" => Ok(vec![c.x(0)?.gelu_tanh()]),
         other => Err(c.cannot(format!("gelu approximated by {other:?}"))),
-    })];
+    }), microsoft("Gelu", |c| Ok(vec![c.x(0)?.gelu()])), microsoft("BiasGelu", |c| Ok(vec![biased(c)?.gelu()]))];
     samples = |s| cases(s, Gelu {}, &[]);
     tolerance = tol(2e-5, 4e-3, 3e-2);
 
@@ -168,6 +174,7 @@ ops! {
         let slope = (x * x * (3.0 * CUBE) + 1.0) * (2.0 * (2.0 / PI).sqrt());
         Ok([c.dy(0) * (s + x * (s * (1.0 - s)) * slope)].into())
     };
+    onnx = [microsoft("FastGelu", |c| Ok(vec![biased(c)?.gelu_tanh()]))];
     samples = |s| cases(s, GeluTanh {}, &[]);
     tolerance = tol(2e-5, 4e-3, 3e-2);
 

@@ -392,7 +392,7 @@ impl<'g, 'a> Importer<'g, 'a> {
         }
         let wanted: Vec<bool> = outputs.iter().map(|o| !o.is_empty()).collect();
         let narrow: Vec<_> = node.inputs()?.into_iter().map(|name| scope.bits(name)).collect();
-        let (operands, attrs, wanted, narrow) = (&operands[..], &attrs, &wanted, &narrow);
+        let (operands, attrs, wanted, narrow) = (operands.as_slice(), &attrs, &wanted, &narrow);
         let call = Call { g: self.g, name: op, opset, operands, attrs, wanted, narrow };
         let Some((rule, def)) = rule else {
             return Ok(vec![sequence::apply(&call, list)?]);

@@ -139,8 +139,8 @@ pub fn close(want: &Tensor, got: &Tensor, rtol: f64, atol: f64) -> Result<(), St
         t.to_f64s().or_else(ints).unwrap_or_default()
     };
     let (a, b) = (numbers(want), numbers(got));
-    let fine =
-        |x: f64, y: f64| x == y || (x.is_nan() && y.is_nan()) || (x - y).abs() <= atol + rtol * x.abs();
+    let near = |x: f64, y: f64| x.is_finite() && (x - y).abs() <= atol + rtol * x.abs();
+    let fine = |x: f64, y: f64| x == y || (x.is_nan() && y.is_nan()) || near(x, y);
     let wrong: Vec<usize> =
         a.iter().zip(&b).enumerate().filter(|(_, (x, y))| !fine(**x, **y)).map(|(i, _)| i).collect();
     match wrong.first().and_then(|i| Some((i, a.get(*i)?, b.get(*i)?))) {

@@ -203,7 +203,7 @@ MODELS = {
         "rapidocr-rec": {"file": "rapidocr/models/PP-OCRv6_rec_small.onnx", "make": image,
                          "sizes": [(1, 48, 64), (3, 48, 160), (1, 48, 320)], "bounds": [["x", 0, 4], ["x", 3, 640]]},
         "rapidocr-cls": {"file": "rapidocr/models/ch_ppocr_mobile_v2.0_cls_mobile.onnx", "make": image,
-                         "sizes": [(1, 48, 192), (3, 48, 192), (2, 32, 96)], "bounds": [["x", 0, 4], ["x", 2, 64], ["x", 3, 256]]},
+                         "sizes": [(1, 48, 192), (3, 48, 192), (2, 64, 128)], "bounds": [["x", 0, 4], ["x", 2, 64], ["x", 3, 256]]},
     },
 }  # fmt: skip
 

@@ -10,6 +10,7 @@
 //! if a value that leaves the group on another way came back to it.
 
 pub mod prologue;
+mod whole;
 
 use crate::access::{Access, dense_strides};
 use crate::items::{Doing, Items, Point, Source, Value};
@@ -132,6 +133,8 @@ pub struct Limits {
     /// The largest number of groups whose order is tracked; in a larger graph an item joins only if all its users are in
     /// one group.
     pub tracked: usize,
+    /// The largest number of elements that one thread reduces to one number, together with what waits for that.
+    pub whole: i64,
     /// What decides on prologues.
     pub prologue: prologue::Costs,
 }
@@ -139,7 +142,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         let prologue = prologue::Costs::default();
-        Limits { fuse: true, members: 96, epilogue_lanes: 8192, tracked: 4096, prologue }
+        Limits { fuse: true, members: 96, epilogue_lanes: 8192, tracked: 4096, whole: 1 << 15, prologue }
     }
 }
 
@@ -306,6 +309,12 @@ impl Fuser<'_, '_> {
                 return Ok(Err("its rows are not those of the group".into()));
             }
             lanes = Some(n);
+        }
+        if class == Class::Splat && lanes.is_none() && product(&space).is(1) {
+            class = Class::Full; // there is but one index
+        }
+        if let Some(why) = self.waits(i, &group, class)? {
+            return Ok(Err(why));
         }
         match &item.doing {
             Doing::Step(_) | Doing::Product { .. } => return self.in_front(i, g, class),

@@ -258,7 +258,8 @@ pub fn medley() -> Result<Func> {
     g.finish()
 }
 
-/// Data for the ports of a graph, symbols bound to `sizes`: floats within ±0.6, integers from 0 to 9, masks of 0 and 1.
+/// Data for the ports of a graph, symbols bound to `sizes`: floats within ±0.6, any bytes,
+/// other integers from 0 to 9, masks of 0 and 1.
 pub fn data(f: &Func, sizes: &[(&str, i64)], seed: u64) -> Result<Vec<(String, Tensor)>> {
     let sizes: Bindings = sizes.iter().copied().collect();
     let mut out = Vec::new();
@@ -270,6 +271,8 @@ pub fn data(f: &Func, sizes: &[(&str, i64)], seed: u64) -> Result<Vec<(String, T
         let fill = match ty.dtype {
             d if d.is_float() => Fill::Uniform(-0.6, 0.6),
             DType::Bool => Fill::Ints(0, 2),
+            DType::I8 => Fill::Ints(-128, 128),
+            DType::U8 => Fill::Ints(0, 256),
             _ if p.name.contains("mask") => Fill::Ints(0, 2),
             _ => Fill::Ints(0, 10),
         };

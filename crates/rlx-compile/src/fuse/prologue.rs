@@ -146,7 +146,7 @@ impl Fuser<'_, '_> {
 
     /// What stands in front of an item, with only element-wise work between, and would take that as its epilogue: there it
     /// is computed once, and from the cache.
-    fn taker(&self, i: usize) -> Result<Option<&'static str>> {
+    pub(super) fn taker(&self, i: usize) -> Result<Option<&'static str>> {
         let items = self.items;
         let size = |v: Value| items.value(v).map(|i| i.ty.numel());
         let item = |i: usize| items.items.get(i).ok_or_else(|| fault("an item is missing"));

@@ -91,7 +91,7 @@ impl Entry {
         shape: Vec<usize>,
         place: Place,
     ) -> Result<Entry> {
-        tensor::count(&shape).about(format!("tensor {name:?}"))?;
+        tensor::count(&shape).map_err(|e| bad(format!("tensor {name:?}: {}", e.message())))?;
         let bytes = match &place {
             Place::Here(planes) => planes.iter().map(|p| p.len() as u64).sum(),
             Place::Npy(stored) => stored.len(),
@@ -158,6 +158,11 @@ pub fn open(path: impl AsRef<Path>) -> Result<Archive> {
 }
 
 impl Archive {
+    /// Whether bytes begin like a file of tensors, or like one that is refused with a way to convert it.
+    pub fn recognises(bytes: &Bytes) -> bool {
+        !matches!(kind(bytes), Kind::Unknown)
+    }
+
     /// The tensors in the bytes of a file. Parts that lie in other files cannot be found.
     pub fn from_bytes(bytes: Bytes) -> Result<Archive> {
         Archive::read(bytes, None)

@@ -1,12 +1,12 @@
 //! An index: which file has which tensor.
 
 use super::{Pairs, packed, read};
-use crate::archive::Contents;
+use crate::archive::{Contents, Entry, plane_names};
 use crate::error::{Context, bad};
 use crate::map::Bytes;
 use crate::metadata::Value;
 use crate::paths::referred;
-use rlx_ir::Result;
+use rlx_ir::{DType, Result};
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -39,8 +39,15 @@ pub(super) fn files(bytes: &Bytes, path: &Path) -> Result<Contents> {
     }
     let order: HashMap<&str, usize> =
         index.weight_map.0.iter().enumerate().map(|(i, (name, _))| (name.as_str(), i)).collect();
-    // A packed tensor is in the index under the names of its planes: it comes behind all others.
-    all.entries.sort_by_key(|e| order.get(e.name()).copied().unwrap_or(usize::MAX));
+    // A packed tensor is in the index under the names of its planes.
+    let place = |e: &Entry| match e.dtype() {
+        Some(DType::Packed(scheme)) => {
+            let planes = plane_names(e.name(), scheme, e.shape()).unwrap_or_default();
+            planes.iter().filter_map(|p| order.get(p.as_str()).copied()).min()
+        }
+        _ => order.get(e.name()).copied(),
+    };
+    all.entries.sort_by_cached_key(place);
     Ok(all)
 }
 

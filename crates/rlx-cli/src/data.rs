@@ -1,14 +1,14 @@
 //! What a graph is given: its text, its inputs and params from files, or random ones.
 
 use crate::failure::{Context, Failure, Result};
-use crate::tensors::{Reader, Stored, read_file};
+use crate::tensors::{self, read_file};
+use rlx::formats::{Entry, Format, paths};
 use rlx::func::{PortKind, Source};
 use rlx::machine::Machine;
 use rlx::sample::{Arg, ArgType, Fill};
 use rlx::{Bindings, DType, Func, Tensor, text};
 use std::collections::{BTreeMap, HashSet};
-use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 
 /// Tensors by the names of ports.
 pub(crate) type Given = Vec<(String, Tensor)>;
@@ -17,9 +17,7 @@ pub(crate) type Given = Vec<(String, Tensor)>;
 pub(crate) fn read_graph(path: &Path) -> Result<Func> {
     let name = path.display().to_string();
     if path.extension().is_some_and(|e| e != "rlx") {
-        return Err(Failure::call(format!(
-            "{name}: only graphs in the text format (.rlx) can be read so far"
-        )));
+        return Err(Failure::call(format!("{name}: not a graph in the text format (.rlx)")));
     }
     let bytes = read_file(path)?;
     let text =
@@ -65,13 +63,13 @@ fn found(
         None => Vec::new(),
     };
     let given: HashSet<String> = data.iter().map(|(n, _)| n.clone()).collect();
-    let mut files: BTreeMap<PathBuf, Vec<(&str, &str)>> = BTreeMap::new();
+    let mut files: BTreeMap<&str, Vec<(&str, &str)>> = BTreeMap::new();
     let mut missing = Vec::new();
     for p in f.ports.iter().filter(|p| !given.contains(&p.name)) {
         match &p.source {
             Some(Source::Inline(_)) => {}
             Some(Source::File { file, tensor }) => {
-                files.entry(below(graph, file)?).or_default().push((&p.name, tensor));
+                files.entry(file).or_default().push((&p.name, tensor));
             }
             None => {
                 let what = if p.kind == PortKind::Input { "input" } else { "param" };
@@ -84,68 +82,43 @@ fn found(
         missing_is(missing.join(", "))?;
     }
     for (path, wanted) in files {
-        let stored = Stored::open(&inside(graph, &path)?)?;
-        let reader = stored.read()?;
+        // Below the graph's own folder, and nowhere else.
+        let file = tensors::open(&paths::referred(graph, path)?)?;
         for (port, tensor) in wanted {
-            data.push((port.into(), reader.tensor(tensor, f.ty(f.need_port(port)?.value)?)?));
+            data.push((port.into(), tensors::tensor(&file, tensor, f.ty(f.need_port(port)?.value)?)?));
         }
     }
     Ok(data)
 }
 
-/// Everything in the file; what the graph does not know is an error.
+/// Everything in the file; what the graph does not know is an error. The array of an npy file, which has no name but the
+/// file's, goes to the only input of a graph that has one.
 fn read_inputs(f: &Func, path: &Path) -> Result<Given> {
-    if path.extension().is_some_and(|e| e == "npz") {
-        return Err(Failure::call(format!("{}: only safetensors files can be read so far", path.display())));
+    let file = tensors::open(path)?;
+    if let (Format::Npy, [one]) = (file.format(), file.entries()) {
+        let mut inputs = f.ports.iter().filter(|p| p.kind == PortKind::Input);
+        if let (Some(input), None) = (inputs.next(), inputs.next()) {
+            return Ok(vec![(input.name.clone(), tensors::tensor(&file, one.name(), f.ty(input.value)?)?)]);
+        }
     }
-    let stored = Stored::open(path)?;
-    let reader = stored.read()?;
-    let names: HashSet<&str> = reader.names().into_iter().collect();
     let (mut data, mut known) = (Vec::new(), HashSet::new());
     for p in &f.ports {
         let ty = f.ty(p.value)?;
-        let parts = Reader::parts(&p.name, ty)?;
-        if parts.iter().any(|n| names.contains(n.as_str())) {
-            data.push((p.name.clone(), reader.tensor(&p.name, ty)?));
+        let parts = tensors::parts(&p.name, ty)?;
+        if parts.iter().any(|n| file.entry(n).is_some()) {
+            data.push((p.name.clone(), tensors::tensor(&file, &p.name, ty)?));
             known.extend(parts);
         }
     }
-    let strange: Vec<&str> = reader.names().into_iter().filter(|n| !known.contains(*n)).collect();
+    let names = file.entries().iter().map(Entry::name);
+    let mut strange: Vec<&str> = names.filter(|n| !known.contains(*n)).collect();
     if !strange.is_empty() {
+        strange.sort_unstable();
         let ports: Vec<&str> = f.ports.iter().map(|p| p.name.as_str()).collect();
         let message = format!("{} has {}", path.display(), strange.join(", "));
         return Err(Failure::other(format!("{message}, but the graph has only {}", ports.join(", "))));
     }
     Ok(data)
-}
-
-/// The file that a graph refers to: below the graph's own folder, and nowhere else.
-fn below(graph: &Path, file: &str) -> Result<PathBuf> {
-    let relative = Path::new(file);
-    let tame = |c: Component<'_>| matches!(c, Component::Normal(_) | Component::CurDir);
-    if file.is_empty() || !relative.components().all(tame) {
-        return Err(outside(graph, relative));
-    }
-    Ok(graph.parent().unwrap_or(Path::new("")).join(relative))
-}
-
-/// The same path, if it is a file and no link leads out of the graph's own folder.
-fn inside(graph: &Path, path: &Path) -> Result<PathBuf> {
-    let real = fs::canonicalize(path).about(path.display())?;
-    let folder = graph.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let folder = fs::canonicalize(folder).about(folder.display())?;
-    if !real.starts_with(folder) {
-        return Err(outside(graph, path));
-    }
-    // A pipe would be waited for.
-    if !real.is_file() {
-        return Err(Failure::other(format!("{}: not a file", path.display())));
-    }
-    Ok(path.into())
-}
-
-fn outside(graph: &Path, file: &Path) -> Failure {
-    Failure::other(format!("{}: refers to {file:?}, which is not below its own folder", graph.display()))
 }
 
 /// The names and values of symbols as a caller writes them: `batch=8`.

@@ -41,7 +41,7 @@ impl Failure {
 
 /// One line without control characters, which would steer a terminal, and without the middle if it is long: the names
 /// in a message may come from a file that means no good.
-fn readable(line: &str) -> String {
+pub(crate) fn readable(line: &str) -> String {
     const HEAD: usize = 1500;
     const TAIL: usize = 400;
     let chars: Vec<char> = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();

@@ -1,13 +1,14 @@
 //! The `rlx` program: runs graphs, shows what becomes of them, measures, and tells about ops and devices.
 //!
 //! Exit code 0 on success, 2 for a bad call, 1 for the rest, with one line on stderr that says why. A file for each
-//! command: `run` (with `profile` and `bisect`), `inspect`, `bench`, `devices`. Below them, `engine` makes a graph ready to
+//! command: `run` (with `profile` and `bisect`), `inspect`, `convert`, `bench`, `devices`. Below them, `engine` makes a graph ready to
 //! run, `data` finds or makes what it is given, `tensors` is the way to and from files, `show` prints numbers, `compare`
 //! measures errors, `failure` is what goes wrong.
 
 mod bench;
 mod bisect;
 mod compare;
+mod convert;
 mod data;
 mod devices;
 mod engine;
@@ -36,8 +37,10 @@ struct Cli {
 enum Command {
     /// Runs a graph and prints its outputs.
     Run(run::Args),
-    /// Shows a graph and what becomes of it.
+    /// Shows a graph and what becomes of it, or what is in a file of tensors.
     Inspect(inspect::Args),
+    /// Writes a file of tensors in another format.
+    Convert(convert::Args),
     /// Measures how fast graphs run.
     Bench(bench::Args),
     /// Tells what graphs can run on.
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Run(args) => run::run(&args, &mut out),
         Command::Inspect(args) => inspect::inspect(&args, &mut out),
+        Command::Convert(args) => convert::convert(&args, &mut out),
         Command::Bench(args) => bench::bench(&args, &mut out),
         Command::Devices(args) => devices::devices(&args, &mut out),
         Command::Ops { name } => show_ops(name.as_deref(), &mut out),

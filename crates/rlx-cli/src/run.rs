@@ -17,10 +17,10 @@ pub(crate) struct Args {
     /// What runs it: `cpu`, or `oracle`, the reference interpreter: slow and exact.
     #[arg(long, default_value = "cpu")]
     device: String,
-    /// The inputs, by name, in a safetensors file.
+    /// The inputs, by name, in a file of tensors: safetensors, npz, npy or GGUF.
     #[arg(long = "in", value_name = "FILE")]
     inputs: Option<PathBuf>,
-    /// Writes the outputs, by name, to a safetensors file.
+    /// Writes the outputs, by name, to a file of tensors, in the format that its name ends in (else safetensors).
     #[arg(long = "out", value_name = "FILE")]
     outputs: Option<PathBuf>,
     /// Adds the gradient of the output `loss` as `grad.NAME` for everything marked `diff`.
@@ -52,7 +52,11 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     }
     for (flag, path) in [("--out", &args.outputs), ("--trace", &args.trace)] {
         if let Some(path) = path {
-            can_write(flag, path, &args.graph)?;
+            can_write(path)?;
+            if same_file(path, &args.graph) {
+                let name = path.display();
+                return Err(Failure::call(format!("{name}: {flag} would overwrite the graph")));
+            }
         }
     }
     let mut func = read_graph(&args.graph)?;
@@ -92,7 +96,8 @@ fn interpreted(f: &Func, data: &Given) -> Result<Vec<(String, Tensor)>> {
 /// Writes results to the file asked for, and for people.
 fn show_all(args: &Args, results: &[(String, Tensor)], out: &mut impl Write) -> Result<()> {
     if let Some(path) = &args.outputs {
-        tensors::write(path, results)?;
+        let views: Vec<_> = results.iter().map(|(name, t)| (name.as_str(), t.into())).collect();
+        tensors::write(path, &views, &[], None)?;
     }
     for (name, t) in results {
         out.write_all(show::tensor(name, t).as_bytes())?;
@@ -112,8 +117,8 @@ fn profiled(args: &Args, ready: &Ready<'_>, options: &CompileOptions, out: &mut 
     Ok(())
 }
 
-/// Says before a long run that its results could not be written after it.
-fn can_write(flag: &str, path: &Path, graph: &Path) -> Result<()> {
+/// Says before long work that its results could not be written after it.
+pub(crate) fn can_write(path: &Path) -> Result<()> {
     let name = path.display();
     if path.is_dir() {
         return Err(Failure::other(format!("{name}: is a folder")));
@@ -122,10 +127,11 @@ fn can_write(flag: &str, path: &Path, graph: &Path) -> Result<()> {
     if !folder.is_dir() {
         return Err(Failure::other(format!("{name}: there is no folder {}", folder.display())));
     }
-    match (fs::canonicalize(path), fs::canonicalize(graph)) {
-        (Ok(a), Ok(b)) if a == b => Err(Failure::call(format!("{name}: {flag} would overwrite the graph"))),
-        _ => Ok(()),
-    }
+    Ok(())
+}
+
+fn same_file(a: &Path, b: &Path) -> bool {
+    matches!((fs::canonicalize(a), fs::canonicalize(b)), (Ok(a), Ok(b)) if a == b)
 }
 
 /// The graph with `grad.NAME` for everything marked `diff`.

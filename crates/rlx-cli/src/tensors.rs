@@ -1,34 +1,27 @@
-//! Tensors to and from safetensors files.
-//!
-//! A packed tensor `w` is stored as its planes: `w.codes`, `w.scale`, …, named as its scheme names them.
+//! Tensors to and from files.
 
 use crate::failure::{Context, Failure, Result};
-use rlx::quant::PlaneElem;
-use rlx::{DType, Tensor, Type, weights};
-use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use rlx::formats::{self, Archive, Bytes, Format, Value, View, gguf, npy, npz, safetensors};
+use rlx::{DType, Tensor, Type};
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
-/// A file in memory.
-pub(crate) struct Stored {
-    name: String,
-    bytes: Vec<u8>,
+/// Whether a file holds tensors rather than a graph: by what is in it, or if that says nothing, by its name.
+pub(crate) fn is_archive(path: &Path) -> bool {
+    if path.extension().is_some_and(|e| e == "rlx") {
+        return false;
+    }
+    let inside = path.is_file() && Bytes::open(path).is_ok_and(|bytes| Archive::recognises(&bytes));
+    inside || Format::of_name(path).is_some()
 }
 
-impl Stored {
-    pub(crate) fn open(path: &Path) -> Result<Stored> {
-        let name = path.display().to_string();
-        let bytes = read_file(path)?;
-        Ok(Stored { name, bytes })
+/// A file of tensors: mapped, or read if it is a pipe.
+pub(crate) fn open(path: &Path) -> Result<Archive> {
+    if path.is_file() || !path.exists() {
+        return Ok(formats::open(path)?);
     }
-
-    /// Its tensors, by name.
-    pub(crate) fn read(&self) -> Result<Reader<'_>> {
-        let all = weights::parse(&self.bytes).about(&self.name)?;
-        Ok(Reader { name: &self.name, all })
-    }
+    Archive::from_bytes(read_file(path)?.into()).about(path.display())
 }
 
 /// A whole file. Pipes and devices may have no end, so of them no more is read than a graph or its inputs need.
@@ -49,42 +42,22 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The tensors of a file.
-pub(crate) struct Reader<'a> {
-    name: &'a str,
-    all: SafeTensors<'a>,
+/// The names under which a tensor of that type may be stored: its own, or those of its planes.
+pub(crate) fn parts(tensor: &str, ty: &Type) -> Result<Vec<String>> {
+    let mut names = vec![tensor.to_string()];
+    if let DType::Packed(scheme) = ty.dtype {
+        names.extend(formats::archive::plane_names(tensor, scheme, &sizes(tensor, ty)?)?);
+    }
+    Ok(names)
 }
 
-impl Reader<'_> {
-    /// The names of all tensors, sorted.
-    pub(crate) fn names(&self) -> Vec<&str> {
-        let mut names = self.all.names();
-        names.sort_unstable();
-        names
-    }
-
-    /// The names under which a tensor of that type is stored.
-    pub(crate) fn parts(tensor: &str, ty: &Type) -> Result<Vec<String>> {
-        let DType::Packed(scheme) = ty.dtype else { return Ok(vec![tensor.to_string()]) };
-        let planes = scheme.planes(&sizes(tensor, ty)?).about(tensor)?;
-        Ok(planes.iter().map(|p| format!("{tensor}.{}", p.name)).collect())
-    }
-
-    /// A tensor. The type is asked only for how packed data are stored; whoever runs the graph compares it.
-    pub(crate) fn tensor(&self, tensor: &str, ty: &Type) -> Result<Tensor> {
-        let about = || format!("{}: tensor {tensor:?}", self.name);
-        if let DType::Packed(scheme) = ty.dtype {
-            let mut planes = Vec::new();
-            for part in Reader::parts(tensor, ty)? {
-                planes.push(self.all.tensor(&part).about(self.name)?.data().into());
-            }
-            return Tensor::packed(scheme, &sizes(tensor, ty)?, planes).about(about());
-        }
-        let view = self.all.tensor(tensor).about(self.name)?;
-        let dtype = weights::dtype(view.dtype())
-            .map_err(|e| Failure::other(format!("{} {}", about(), e.message())))?;
-        Tensor::from_bytes(dtype, view.shape(), view.data()).about(about())
-    }
+/// A tensor. The type is asked only for how packed data are stored; whoever runs the graph compares it.
+pub(crate) fn tensor(file: &Archive, tensor: &str, ty: &Type) -> Result<Tensor> {
+    let found = match ty.dtype {
+        DType::Packed(scheme) => file.packed(tensor, scheme, &sizes(tensor, ty)?)?,
+        _ => file.tensor(tensor)?,
+    };
+    Ok(found.to_tensor()?)
 }
 
 /// The sizes of a packed tensor, which are numbers.
@@ -96,62 +69,45 @@ fn sizes(tensor: &str, ty: &Type) -> Result<Vec<usize>> {
     })
 }
 
-/// Writes tensors; the file is there as a whole or not at all.
-pub(crate) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
-    let about = path.display().to_string();
-    let mut views: Vec<(String, TensorView<'_>)> = Vec::new();
-    for (name, t) in tensors {
-        if let DType::Packed(scheme) = t.dtype() {
-            for (plane, bytes) in scheme.planes(t.shape()).about(name)?.into_iter().zip(t.planes()) {
-                let dtype = match plane.elem {
-                    PlaneElem::I8 => Dtype::I8,
-                    PlaneElem::U8 => Dtype::U8,
-                    PlaneElem::F32 => Dtype::F32,
-                };
-                let view = TensorView::new(dtype, plane.shape, bytes).about(name)?;
-                views.push((format!("{name}.{}", plane.name), view));
-            }
-            continue;
+/// The files of an index have so many bytes of tensors unless something else is asked for.
+const PART: u64 = 5_000_000_000;
+
+/// Writes tensors in the format that the name of the file ends in, else as safetensors, in one file or in parts of so many bytes.
+/// Every file is there as a whole or not at all. Gives the number of files.
+pub(crate) fn write(
+    path: &Path,
+    tensors: &[(&str, View<'_>)],
+    metadata: &[(String, Value)],
+    part: Option<u64>,
+) -> Result<usize> {
+    let name = path.display();
+    let is_index = path.to_string_lossy().to_ascii_lowercase().ends_with(".index.json");
+    match (Format::of_name(path).unwrap_or(Format::Safetensors), part) {
+        (Format::Safetensors, part) if is_index => {
+            let files = safetensors::write_parts(path, tensors, metadata, part.unwrap_or(PART))?;
+            return Ok(files.len() + 1);
         }
-        let dtype = weights::file_dtype(t.dtype())
-            .ok_or_else(|| Failure::other(format!("{name:?} is {}: no file has that", t.dtype())))?;
-        views.push((name.clone(), TensorView::new(dtype, t.shape().to_vec(), t.bytes()).about(name)?));
+        (Format::Gguf, Some(most)) => return Ok(gguf::write_parts(path, tensors, metadata, most)?.len()),
+        (_, Some(_)) => {
+            return Err(Failure::call(format!(
+                "{name}: only .gguf and .safetensors.index.json come in parts"
+            )));
+        }
+        (Format::Safetensors, None) => safetensors::write(path, tensors, metadata)?,
+        (Format::Gguf, None) => gguf::write(path, tensors, metadata)?,
+        (Format::Npz, None) => npz::write(path, tensors)?,
+        (Format::Npy, None) => match tensors {
+            [(_, one)] => npy::write(path, one)?,
+            _ => {
+                let text = format!("{name}: an npy file has one array, not {}", tensors.len());
+                return Err(Failure::other(text));
+            }
+        },
     }
-    let bytes = safetensors::serialize(views, None).about(&about)?;
-    replace(path, &bytes)
+    Ok(1)
 }
 
 /// Writes a file, which is there as a whole or not at all.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    replaced(path, bytes).about(path.display())
-}
-
-/// Writes beside the file, makes sure that it has reached the disk, and moves it into place. A link stays, and what it leads
-/// to is replaced; what is no file, such as a pipe or a device, is written to.
-fn replaced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let path = &match fs::metadata(path) {
-        Ok(m) if m.is_file() => fs::canonicalize(path)?,
-        Ok(_) => return OpenOptions::new().write(true).open(path)?.write_all(bytes),
-        // A link that leads nowhere yet.
-        Err(_) if path.is_symlink() => return File::create(path)?.write_all(bytes),
-        Err(_) => path.to_path_buf(),
-    };
-    let name = path.file_name().ok_or_else(|| std::io::Error::other("not the name of a file"))?;
-    let folder = match path.parent() {
-        Some(p) if !p.as_os_str().is_empty() => p,
-        _ => Path::new("."),
-    };
-    let temp = folder.join(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id()));
-    let mut file = OpenOptions::new().write(true).create_new(true).open(&temp)?;
-    let done = file
-        .write_all(bytes)
-        .and_then(|()| file.sync_all())
-        .and_then(|()| fs::rename(&temp, path))
-        // The name is safe only when the folder is; not every system lets folders be opened.
-        .and_then(|()| File::open(folder).map_or(Ok(()), |f| f.sync_all()));
-    if done.is_err() {
-        // It may be in place already, and then there is nothing to remove.
-        let _ = fs::remove_file(&temp);
-    }
-    done
+    formats::replace::replace(path, |to| to.write_all(bytes)).about(path.display())
 }

@@ -4,7 +4,6 @@
 use rlx_ir::oracle::{Arr, eval_ranks};
 use rlx_ir::quant::Scheme;
 use rlx_ir::{DType, Func, Options, Rounding, Tensor};
-use safetensors::SafeTensors;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -52,19 +51,16 @@ pub fn families() -> Result<Vec<String>, String> {
 /// All cases of a family.
 pub fn load(family: &str) -> Result<Vec<Case>, String> {
     let path = folder().join(format!("{family}.safetensors"));
-    let bytes = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-    let file = rlx::weights::parse(&bytes).map_err(|e| format!("{family}: {e}"))?;
-    let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|e| format!("{family}: {e}"))?;
-    let list = metadata.metadata().as_ref().and_then(|m| m.get("cases")).ok_or("the file lists no cases")?;
+    let wrong = |e: rlx_ir::Error| format!("{family}: {e}");
+    let file = rlx_formats::open(&path).map_err(wrong)?;
+    let list = file.value("cases").and_then(|v| v.as_str()).ok_or("the file lists no cases")?;
     let list: Vec<serde_json::Value> = serde_json::from_str(list).map_err(|e| format!("{family}: {e}"))?;
 
     let mut tensors: BTreeMap<usize, BTreeMap<String, Tensor>> = BTreeMap::new();
-    for (name, view) in file.tensors() {
+    for name in file.entries().iter().map(|e| e.name()) {
         let (n, rest) = name.split_once('.').ok_or_else(|| format!("{family}: a tensor {name}"))?;
         let n: usize = n.parse().map_err(|_| format!("{family}: a tensor {name}"))?;
-        let t = rlx::weights::dtype(view.dtype())
-            .and_then(|dtype| Tensor::from_bytes(dtype, view.shape(), view.data()))
-            .map_err(|e| format!("{family}: {name}: {e}"))?;
+        let t = file.tensor(name).and_then(|t| t.to_tensor()).map_err(wrong)?;
         tensors.entry(n).or_default().insert(rest.to_string(), t);
     }
     let case = |(n, v): (usize, &serde_json::Value)| Case::read(v, tensors.remove(&n).unwrap_or_default());

@@ -33,6 +33,7 @@ pub use model::Model;
 pub use rlx_compile::plan::Report;
 pub use rlx_compile::program::Program;
 pub use rlx_cpu::{Data, Engine, Precision, Profile, Settings, Timed, View, ViewMut};
+pub use rlx_formats as formats;
 pub use rlx_ir::*;
 
 /// What most programs need.

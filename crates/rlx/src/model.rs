@@ -1,10 +1,10 @@
 //! Models from files: a graph with its params, ready to compile.
 
 use crate::exec::{AsFunc, CompileOptions, Device, Executable, compile_with};
-use rlx_cpu::Data;
+use crate::weights;
 use rlx_formats::Array;
 use rlx_formats::onnx::{self, Imported};
-use rlx_ir::{Code, Error, Func, Result, Tensor};
+use rlx_ir::{Func, Result, Tensor};
 use std::borrow::Cow;
 use std::path::Path;
 
@@ -103,7 +103,7 @@ impl Model {
     pub fn compile_with(&self, device: Device, options: &CompileOptions) -> Result<Executable> {
         let exe = compile_with(&self.imported.func, device, options)?;
         for (name, array) in &self.imported.params {
-            exe.params().set_data(name, shared(array)?)?;
+            exe.params().set_data(name, weights::data(array)?)?;
         }
         Ok(exe.with_names(&self.imported.inputs, &self.imported.outputs))
     }
@@ -112,17 +112,5 @@ impl Model {
 impl AsFunc for Model {
     fn func(&self) -> Result<Cow<'_, Func>> {
         Ok(Cow::Borrowed(&self.imported.func))
-    }
-}
-
-/// Data of a file as the data of a param, without a copy.
-pub fn shared(array: &Array) -> Result<Data> {
-    match array.planes() {
-        [bytes] if !array.dtype().is_packed() => {
-            let (owner, range) = bytes.shared();
-            Ok(Data::Shared { dtype: array.dtype(), shape: array.shape().to_vec(), owner, range })
-        }
-        [] => Err(Error::new(Code::File, "a tensor without data")),
-        _ => array.to_tensor().map(Data::Tensor),
     }
 }

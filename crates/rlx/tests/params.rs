@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Model, encoder, engine, gpt, mamba, options, same_bits};
+use rlx::formats::{View, gguf, safetensors};
 use rlx::func::PortKind;
 use rlx::{Code, CompileOptions, DType, Data, Device, Executable, Func, Graph, Precision, Tensor, dim};
 use rlx_conformance::models;
@@ -13,16 +14,9 @@ use std::sync::Arc;
 /// A file of the params of a model, and its path.
 fn saved(f: &Func, data: &[(String, Tensor)], name: &str) -> PathBuf {
     let list = models::ports(f, data, PortKind::Param);
-    let views = list.iter().map(|(n, t)| {
-        let dtype = match t.dtype() {
-            DType::F32 => safetensors::Dtype::F32,
-            d => panic!("{d}"),
-        };
-        (*n, safetensors::tensor::TensorView::new(dtype, t.shape().to_vec(), t.bytes()).unwrap())
-    });
-    let bytes = safetensors::serialize(views, None).unwrap();
+    let views: Vec<(&str, View<'_>)> = list.iter().map(|(n, t)| (*n, (*t).into())).collect();
     let path = std::env::temp_dir().join(format!("rlx-{}-{name}.safetensors", std::process::id()));
-    std::fs::write(&path, bytes).unwrap();
+    safetensors::write(&path, &views, &[]).unwrap();
     path
 }
 
@@ -49,6 +43,29 @@ fn a_file_sets_the_params() {
     std::fs::remove_file(&path).unwrap();
     let e = other.params().load(&path).unwrap_err();
     assert!(e.to_string().contains("safetensors"), "{e}");
+}
+
+/// Rows of 64 blocks are read where they lie, one of 3 blocks is copied; both give the numbers that were packed.
+#[test]
+fn quantised_params_come_from_gguf_files() {
+    let scheme = rlx::quant::Scheme::parse("q4_0").unwrap();
+    for k in [2048usize, 96] {
+        let g = Graph::new("rows");
+        let w = g.param("blk.0.weight", DType::Packed(scheme), [3, k]);
+        g.output("y", w.dequantize(DType::F32, false));
+        let xs = common::floats(&[3 * k]).to_vec::<f32>().unwrap();
+        let planes = scheme.encode(&[3, k], &xs).unwrap().into_iter().map(Into::into).collect();
+        let t = Tensor::packed(scheme, &[3, k], planes).unwrap();
+        let path = std::env::temp_dir().join(format!("rlx-{}-rows-{k}.gguf", std::process::id()));
+        gguf::write(&path, &[("blk.0.weight", (&t).into())], &[]).unwrap();
+        let exe = rlx::compile_with(&g, Device::Cpu, &options(1)).unwrap();
+        exe.params().load(&path).unwrap();
+        let shared = matches!(&rlx::weights::open(&path).unwrap()["blk.0.weight"], Data::Shared { .. });
+        assert_eq!(shared, k == 2048);
+        std::fs::remove_file(&path).unwrap();
+        let want = scheme.decode(&[3, k], &[t.bytes()], rlx::quant::Decode::AsStored).unwrap();
+        assert_eq!(exe.run(&[]).unwrap()["y"].to_vec::<f32>().unwrap(), want);
+    }
 }
 
 /// Two executables can read the same bytes; nobody copies them.

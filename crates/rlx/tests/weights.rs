@@ -33,7 +33,8 @@ fn hostile_files_set_no_params() {
         std::fs::write(&file.0, &bytes).unwrap();
         let exe = rlx::compile_with(&g, Device::Cpu, &options(1)).unwrap();
         let e = exe.params().load(&file.0).expect_err(name);
-        assert!(e.code() == Code::BadInput && e.to_string().contains(why), "{name}: {e}");
+        let code = if why == "E0401" { Code::BadInput } else { Code::File };
+        assert!(e.code() == code && e.to_string().contains(why), "{name}: {e}");
         assert_eq!(exe.params().missing(), ["x"], "{name}");
     }
     std::fs::write(&file.0, entry(GOOD, &[0; 8])).unwrap();
@@ -54,31 +55,6 @@ fn bools_that_are_neither_are_refused() {
 fn what_is_no_file_is_not_read() {
     for path in ["/", "/dev/zero", "no/such.safetensors"] {
         let e = weights::open(path).expect_err(path);
-        assert!(e.code() == Code::BadInput && e.to_string().contains(path), "{e}");
+        assert!(e.code() == Code::File && e.to_string().contains(path), "{e}");
     }
-}
-
-#[test]
-fn every_dtype_has_one_name() {
-    let all = [
-        DType::F64,
-        DType::F32,
-        DType::F16,
-        DType::BF16,
-        DType::F8E4M3,
-        DType::F8E5M2,
-        DType::I8,
-        DType::I16,
-        DType::I32,
-        DType::I64,
-        DType::U8,
-        DType::U16,
-        DType::U32,
-        DType::U64,
-        DType::Bool,
-    ];
-    for d in all {
-        assert_eq!(weights::dtype(weights::file_dtype(d).unwrap()).unwrap(), d);
-    }
-    assert_eq!(weights::file_dtype(DType::parse("packed<q4_0>").unwrap()), None);
 }

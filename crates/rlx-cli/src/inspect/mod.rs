@@ -1,6 +1,7 @@
-//! `rlx inspect`: shows a graph, and what each stage of compilation makes of it.
+//! `rlx inspect`: shows a graph, and what each stage of compilation makes of it; or what is in a file of tensors.
 
 mod accuracy;
+mod archive;
 mod graph;
 mod program;
 
@@ -9,6 +10,7 @@ pub(crate) use graph::names;
 use crate::data::{read_graph, size, sizes};
 use crate::engine::{self, EngineArgs, Place, Precision};
 use crate::failure::{Context, Failure, Result};
+use crate::tensors;
 use clap::ValueEnum;
 use rlx::tools::{self, print};
 use rlx::{CompileOptions, Device, Func, text};
@@ -18,7 +20,7 @@ use std::path::PathBuf;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The graph, in the text format.
+    /// A graph in the text format, or a file of tensors: safetensors (also an index of several), GGUF, npy or npz.
     file: PathBuf,
     /// The stage of compilation to show.
     #[arg(long, value_enum, default_value_t = Stage::Graph)]
@@ -35,7 +37,7 @@ pub(crate) struct Args {
     /// Runs the graph and tells how far its outputs are from the oracle's.
     #[arg(long, conflicts_with_all = ["stage", "format"])]
     accuracy: bool,
-    /// The inputs for --accuracy, in a safetensors file; random ones, unless given.
+    /// The inputs for --accuracy, in a file of tensors; random ones, unless given.
     #[arg(long = "in", value_name = "FILE", requires = "accuracy")]
     inputs: Option<PathBuf>,
     /// The precision of products.
@@ -77,6 +79,9 @@ pub(crate) fn inspect(args: &Args, out: &mut impl Write) -> Result<()> {
         Place::Device(d) => d,
         Place::Oracle => return Err(Failure::call("the oracle compiles nothing: use --device cpu")),
     };
+    if tensors::is_archive(&args.file) {
+        return archive::show(args, &tensors::open(&args.file)?, out);
+    }
     let f = read_graph(&args.file)?;
     let options = args.engine.options(args.precision)?;
     if args.accuracy {

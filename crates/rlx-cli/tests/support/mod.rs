@@ -1,7 +1,8 @@
 //! Running the program, and folders to run it in.
 #![allow(dead_code, reason = "no test program uses all of it")]
 
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use rlx::Tensor;
+use rlx::formats::{View, open, safetensors};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -55,14 +56,11 @@ impl Folder {
         path
     }
     pub fn tensors(&self, name: &str, tensors: &[(&str, &[usize], &[f32])]) -> String {
-        let bytes: Vec<Vec<u8>> =
-            tensors.iter().map(|(_, _, x)| x.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
-        let views = tensors
-            .iter()
-            .zip(&bytes)
-            .map(|((n, shape, _), b)| (*n, TensorView::new(Dtype::F32, shape.to_vec(), b).unwrap()));
+        let tensors: Vec<(&str, Tensor)> =
+            tensors.iter().map(|(n, shape, x)| (*n, Tensor::new(shape, x).unwrap())).collect();
+        let views: Vec<(&str, View<'_>)> = tensors.iter().map(|(n, t)| (*n, t.into())).collect();
         let path = self.path(name);
-        std::fs::write(&path, safetensors::serialize(views, None).unwrap()).unwrap();
+        safetensors::write(path.as_ref(), &views, &[]).unwrap();
         path
     }
 }
@@ -74,8 +72,5 @@ impl Drop for Folder {
 }
 
 pub fn floats(path: &str, name: &str) -> Vec<f32> {
-    let bytes = std::fs::read(path).unwrap();
-    let all = SafeTensors::deserialize(&bytes).unwrap();
-    let data = all.tensor(name).unwrap().data();
-    data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+    open(path).unwrap().tensor(name).unwrap().to_tensor().unwrap().to_vec().unwrap()
 }

@@ -6,8 +6,6 @@ use crate::table::{Others, Times};
 use crate::{Asked, Result, machine};
 use rlx::{CompileOptions, DType, Data, Device, Engine, Executable, Tensor, View, ViewMut, compile_with};
 use rlx_simd::mem::Buffer;
-use safetensors::Dtype;
-use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Instant;
@@ -193,10 +191,6 @@ impl Side for &mut Process {
 
 /// Writes tensors that both sides read.
 pub fn save(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
-    let mut views = Vec::new();
-    for (name, t) in tensors {
-        let dtype = if t.dtype() == DType::I64 { Dtype::I64 } else { Dtype::F32 };
-        views.push((name, TensorView::new(dtype, t.shape().to_vec(), t.bytes())?));
-    }
-    Ok(safetensors::serialize_to_file(views, None, path)?)
+    let views: Vec<_> = tensors.iter().map(|(name, t)| (name.as_str(), t.into())).collect();
+    Ok(rlx_formats::safetensors::write(path, &views, &[])?)
 }

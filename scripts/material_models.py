@@ -5,7 +5,7 @@
                          "fixed": names of the inputs whose value an import must know (the same in all cases),
                          "sizes": [[input, axis, size], ...] what an import must fix,
                          "bounds": the largest sizes of the other open axes, by their names,
-                         "spread": for each case, how far ONNX Runtime is from itself at most}
+                         "spread": for each case, how far ONNX Runtime is from itself: [at most, in the square mean]}
   NAME/in_K.npz         the inputs of case K by name; `NAME/out_K.npz`: the outputs
   NAME/plain_K.npz      int8 models: the outputs without ONNX Runtime's own optimisation
 All cases of a model run from one compilation.
@@ -222,9 +222,10 @@ def outputs(of, inputs):
 
 
 def spread(a, b):
-    """The largest difference of two sets of outputs, relative to the largest number of each output."""
+    """How far two sets of outputs are apart, relative to the second: the largest difference, and the square mean."""
     pairs = [(a[k].astype(np.float64), b[k].astype(np.float64)) for k in a]
-    return max(float(np.abs(x - y).max() / max(np.abs(y).max(), 1e-30)) for x, y in pairs)
+    norms = [lambda x: np.abs(x).max(), lambda x: np.sqrt(np.square(x).mean())]
+    return [max(float(norm(x - y) / max(norm(y), 1e-30)) for x, y in pairs) for norm in norms]
 
 
 def nudged(model, rng):
@@ -267,7 +268,8 @@ def write_model(name, about, folder):
     for k, sizes in enumerate(about["sizes"]):
         inputs = about["make"](rng, best, *sizes)
         result, other = outputs(best, inputs), outputs(plain, inputs)
-        spreads.append(max(spread(o, result) for o in [other, *(outputs(s, inputs) for s in near)]))
+        variants = [spread(o, result) for o in [other, *(outputs(s, inputs) for s in near)]]
+        spreads.append([max(v) for v in zip(*variants)])
         np.savez(folder / f"in_{k}.npz", **inputs)
         np.savez(folder / f"out_{k}.npz", **result)
         if about.get("int8"):
@@ -275,7 +277,7 @@ def write_model(name, about, folder):
     notes = {"int8": about.get("int8", False), "fixed": about.get("fixed", []), "sizes": about.get("size", [])}
     notes |= {"bounds": named(model, about["bounds"]), "spread": spreads}
     (folder / "model.json").write_text(json.dumps(notes))
-    print(f"models/{name}: spread {' '.join(f'{s:.0e}' for s in spreads)}", flush=True)
+    print(f"models/{name}: spread {' '.join(f'{s[0]:.0e}' for s in spreads)}", flush=True)
 
 
 def write(out):

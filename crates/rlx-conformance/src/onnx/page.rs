@@ -28,8 +28,8 @@ sequences, optionals, complex numbers, narrower types, other domains and the tra
 
 const MODELS: &str = "\
 These models from the registries give what ONNX Runtime gives, at several sizes from one compilation: to 1e-4 of the largest \
-number, or 1e-2 where weights or activations are in int8; more is allowed only where ONNX Runtime differs from itself by as much \
-when its optimisations are off or its weights are off by a rounding (`scripts/material_models.py` has their sources).";
+number, or 1e-2 where weights or activations are in int8; more is allowed only where ONNX Runtime differs from itself by half \
+as much when its optimisations are off or its weights are off by a rounding (`scripts/material_models.py` has their sources).";
 
 /// The list of passing cases, which may only grow.
 pub fn list_path() -> PathBuf {

@@ -5,7 +5,8 @@ use rlx_conformance::{errordoc, filetest, opsdoc};
 use rlx_ir::attr::AttrKind;
 use rlx_ir::op::{Arity, OpDef};
 use rlx_ir::{Code, DType, Graph, doc, ops};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
 
 #[test]
 fn the_page_of_ops_is_up_to_date() {
@@ -54,6 +55,18 @@ fn anchor(heading: &str) -> String {
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
 }
 
+/// The anchors of a page's headings, no two of which are the same.
+fn anchors(page: &str, text: &str) -> HashSet<String> {
+    let mut anchors = HashSet::new();
+    // Every other part stands in a block of code.
+    let prose: String = text.split("\n```").step_by(2).collect();
+    for heading in prose.lines().filter(|l| l.starts_with('#')) {
+        let a = anchor(heading.trim_start_matches('#').trim());
+        assert!(anchors.insert(a), "{page}: two headings {heading:?} have one anchor");
+    }
+    anchors
+}
+
 /// Every link of the pages leads to a file, and every anchor to one heading.
 #[test]
 fn links_lead_somewhere() {
@@ -64,21 +77,20 @@ fn links_lead_somewhere() {
             pages.push(format!("{dir}/{}", filetest::file_name(&path)));
         }
     }
+    let mut known = BTreeMap::new();
     for page in pages {
         let path = root.join(&page);
         let text = std::fs::read_to_string(&path).unwrap();
-        let mut anchors = HashSet::new();
-        // Every other part stands in a block of code.
-        let prose: String = text.split("\n```").step_by(2).collect();
-        for heading in prose.lines().filter(|l| l.starts_with('#')) {
-            let a = anchor(heading.trim_start_matches('#').trim());
-            assert!(anchors.insert(a), "{page}: two headings {heading:?} have one anchor");
-        }
-        for link in text.split("](").skip(1).filter_map(|s| s.split(')').next()) {
-            match link.strip_prefix('#') {
-                Some(a) => assert!(anchors.contains(a), "{page}: no heading for {link}"),
-                None if link.starts_with("https://") => {}
-                None => assert!(path.parent().unwrap().join(link).exists(), "{page}: no file {link}"),
+        known.insert(path.clone(), anchors(&page, &text));
+        let links = text.split("](").skip(1).filter_map(|s| s.split(')').next());
+        for link in links.filter(|l| !l.starts_with("https://")) {
+            let (file, place) = link.split_once('#').map_or((link, None), |(file, a)| (file, Some(a)));
+            let target = if file.is_empty() { path.clone() } else { path.parent().unwrap().join(file) };
+            assert!(target.exists(), "{page}: no file {link}");
+            if let Some(a) = place {
+                let read = |p: &PathBuf| anchors(file, &std::fs::read_to_string(p).unwrap());
+                let there = known.entry(target.clone()).or_insert_with(|| read(&target));
+                assert!(there.contains(a), "{page}: no heading for {link}");
             }
         }
     }

@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Result, readable};
 use crate::run::can_write;
 use crate::tensors;
-use rlx::formats::{Archive, Array, Format, View};
+use rlx::formats::{Archive, Array, Format, View, gguf};
 use rlx::tools::print;
 use std::io::Write;
 use std::path::PathBuf;
@@ -40,8 +40,11 @@ pub(crate) fn convert(args: &Args, out: &mut impl Write) -> Result<()> {
     let arrays = loaded(&file)?;
     let views: Vec<(&str, View<'_>)> = arrays.iter().map(|(name, a)| (*name, a.into())).collect();
     let has_metadata = matches!(format, Format::Safetensors | Format::Gguf);
-    let metadata = if has_metadata { file.metadata() } else { &[] };
-    let files = tensors::write(&args.to, &views, metadata, args.part)?;
+    // How the data of a GGUF file are aligned is its own affair, and elsewhere only a text.
+    let keeps = |key: &str| key != gguf::ALIGNMENT || (file.format(), format) == (Format::Gguf, Format::Gguf);
+    let metadata: Vec<_> =
+        file.metadata().iter().filter(|(k, _)| has_metadata && keeps(k)).cloned().collect();
+    let files = tensors::write(&args.to, &views, &metadata, args.part)?;
     let bytes: u64 = file.entries().iter().map(|e| e.bytes()).sum();
     let bytes = print::bytes(i64::try_from(bytes).unwrap_or(i64::MAX));
     let to = readable(&args.to.display().to_string());

@@ -146,6 +146,12 @@ fn files_are_converted() {
     convert("d.safetensors.index.json", "e.gguf", &["--part", "1K"]);
     same("e-00002-of-00002.gguf");
     assert_eq!(open(f.path("a.gguf")).unwrap().metadata(), meta);
+    let aligned: Vec<(String, Value)> = vec![("general.alignment".into(), 64u32.into())];
+    gguf::write(Path::new(&f.path("aligned.gguf")), &views(&list), &aligned).unwrap();
+    convert("aligned.gguf", "again.gguf", &[]);
+    assert_eq!(open(f.path("again.gguf")).unwrap().metadata(), aligned);
+    convert("aligned.gguf", "other.safetensors", &[]);
+    assert!(open(f.path("other.safetensors")).unwrap().metadata().is_empty());
     let out = convert("a.gguf", "f.npz", &[]);
     assert!(out.ends_with("left out: 4 keys of metadata, for which npz has no place\n"), "{out}");
     let npz = open(f.path("f.npz")).unwrap();

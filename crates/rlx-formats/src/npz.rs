@@ -9,6 +9,7 @@ use crate::replace::replace;
 use crate::zip;
 use rlx_ir::{DType, Result};
 use std::collections::HashSet;
+use std::io::Write;
 use std::path::Path;
 
 /// How the names of arrays end.
@@ -34,37 +35,48 @@ pub(crate) fn read(bytes: &Bytes) -> Result<Contents> {
 
 /// Writes an archive, which is there as a whole or not at all. Packed tensors are stored as their planes.
 pub fn write(path: &Path, tensors: &[(&str, View<'_>)]) -> Result<()> {
-    let about = || path.display();
-    let mut arrays: Vec<(String, View<'_>)> = Vec::new();
-    let mut shapes = Vec::new();
+    with_members(tensors, |members| replace(path, |to| zip::write(to, members)).map_err(bad))
+        .about(path.display())
+}
+
+/// Writes the bytes of an archive.
+pub fn write_to(to: &mut dyn Write, tensors: &[(&str, View<'_>)]) -> Result<()> {
+    with_members(tensors, |members| zip::write(to, members).map_err(bad))
+}
+
+/// A file of an archive: its name, and the parts that it is made of.
+type Member<'a> = (String, Vec<&'a [u8]>);
+
+/// Gives the files of the archive to be written.
+fn with_members(tensors: &[(&str, View<'_>)], write: impl FnOnce(&[Member<'_>]) -> Result<()>) -> Result<()> {
+    let mut planes = Vec::new();
     for (_, view) in tensors {
         if let DType::Packed(scheme) = view.dtype {
-            shapes.push(planes_of(scheme, view.shape).about(about())?);
+            planes.push(planes_of(scheme, view.shape)?);
         }
     }
-    let mut shapes = shapes.iter();
+    let mut planes = planes.iter();
+    let mut arrays: Vec<(String, View<'_>)> = Vec::new();
     for (name, view) in tensors {
-        match view.dtype {
-            DType::Packed(_) => {
-                for (plane, bytes) in shapes.next().into_iter().flatten().zip(&view.planes) {
-                    let dtype = plane_dtype(plane.elem);
-                    let view = View { dtype, shape: &plane.shape, planes: vec![bytes] };
-                    arrays.push((format!("{name}.{}", plane.name), view));
-                }
-            }
-            _ => arrays.push((name.to_string(), view.clone())),
+        if !view.dtype.is_packed() {
+            arrays.push((name.to_string(), view.clone()));
+            continue;
+        }
+        for (plane, bytes) in planes.next().into_iter().flatten().zip(&view.planes) {
+            let view = View { dtype: plane_dtype(plane.elem), shape: &plane.shape, planes: vec![bytes] };
+            arrays.push((format!("{name}.{}", plane.name), view));
         }
     }
     let (mut headers, mut names) = (Vec::new(), HashSet::new());
     for (name, view) in &arrays {
-        let about = || format!("{}: tensor {name:?}", about());
+        let about = || format!("tensor {name:?}");
         zip::check_name(name.as_bytes()).about(about())?;
         if !names.insert(name) {
             return Err(bad(format!("{} is there twice", about())));
         }
         headers.push(npy::header(view).about(about())?);
     }
-    let members: Vec<(String, Vec<&[u8]>)> = arrays
+    let members: Vec<Member<'_>> = arrays
         .iter()
         .zip(&headers)
         .map(|((name, view), header)| {
@@ -72,5 +84,5 @@ pub fn write(path: &Path, tensors: &[(&str, View<'_>)]) -> Result<()> {
             (format!("{name}{ENDING}"), parts.collect())
         })
         .collect();
-    replace(path, |to| zip::write(to, &members)).about(about())
+    write(&members)
 }

@@ -8,7 +8,7 @@ mod split;
 mod write;
 
 pub use split::write_parts;
-pub use write::write;
+pub use write::{write, write_to};
 
 use crate::archive::Contents;
 use crate::map::Bytes;
@@ -17,7 +17,7 @@ use rlx_ir::{DType, Result};
 use std::path::Path;
 
 /// The key under which a file says to what its data are aligned.
-const ALIGNMENT: &str = "general.alignment";
+pub const ALIGNMENT: &str = "general.alignment";
 /// The alignment of files that say nothing.
 const USUAL_ALIGNMENT: u32 = 32;
 /// The most axes of a tensor.

@@ -8,7 +8,7 @@ mod packed;
 mod read;
 mod write;
 
-pub use write::{write, write_parts};
+pub use write::{write, write_parts, write_to};
 
 use crate::archive::Contents;
 use crate::error::bad;

@@ -11,17 +11,22 @@ use rlx_ir::{DType, Result};
 use safetensors::Dtype;
 use serde_json::{Map, json};
 use std::collections::HashSet;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Writes one file, which is there as a whole or not at all. Metadata become texts.
 pub fn write(path: &Path, tensors: &[(&str, View<'_>)], metadata: &[(String, Value)]) -> Result<()> {
     let file = prepared(tensors, metadata).about(path.display())?;
-    let written = replace(path, |to| {
-        to.write_all(&(file.header.len() as u64).to_le_bytes())?;
-        to.write_all(&file.header)?;
-        file.parts.iter().try_for_each(|p| to.write_all(p.bytes))
-    });
-    written.about(path.display())
+    replace(path, |to| file.put(to)).about(path.display())
+}
+
+/// Writes the bytes of a file.
+pub fn write_to(
+    to: &mut dyn Write,
+    tensors: &[(&str, View<'_>)],
+    metadata: &[(String, Value)],
+) -> Result<()> {
+    prepared(tensors, metadata)?.put(to).map_err(bad)
 }
 
 /// Writes an index, `NAME.safetensors.index.json`, and beside it the files that it names, `NAME-00001-of-00003.safetensors` …
@@ -62,6 +67,14 @@ struct Prepared<'a> {
     header: Vec<u8>,
     /// In the order of the data.
     parts: Vec<Part<'a>>,
+}
+
+impl Prepared<'_> {
+    fn put(&self, to: &mut dyn Write) -> io::Result<()> {
+        to.write_all(&(self.header.len() as u64).to_le_bytes())?;
+        to.write_all(&self.header)?;
+        self.parts.iter().try_for_each(|p| to.write_all(p.bytes))
+    }
 }
 
 struct Part<'a> {

@@ -1,19 +1,24 @@
-//! `rlx convert`: writes a file of tensors in another format.
+//! `rlx convert`: writes a file of tensors in another format, or a model as a graph in the text format.
 
+use crate::data::is_model;
 use crate::failure::{Failure, Result, readable};
 use crate::run::can_write;
 use crate::tensors;
 use rlx::formats::{Archive, Array, Format, View, gguf};
+use rlx::func::{PortKind, Source};
 use rlx::tools::print;
+use rlx::{Model, Tensor, text};
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A file of tensors: safetensors (also an index of several), GGUF, npy or npz.
+    /// A file of tensors: safetensors (also an index of several), GGUF, npy or npz; or an ONNX model.
     from: PathBuf,
     /// What to write; the end of its name says in which format: .safetensors, .safetensors.index.json (several files), .gguf,
-    /// .npz or .npy.
+    /// .npz or .npy. An ONNX model becomes a graph, .rlx, with its params in a safetensors file beside it; else its data are
+    /// written alone.
     to: PathBuf,
     /// Cuts a GGUF file, or what an index names, into parts with at most so many bytes of tensors: 500M, 2G.
     #[arg(long, value_name = "BYTES", value_parser = amount)]
@@ -30,6 +35,9 @@ fn amount(text: &str) -> std::result::Result<u64, String> {
 }
 
 pub(crate) fn convert(args: &Args, out: &mut impl Write) -> Result<()> {
+    if args.to.extension().is_some_and(|e| e == "rlx") {
+        return graph(args, out);
+    }
     let Some(format) = Format::of_name(&args.to) else {
         let text =
             format!("{}: a file of tensors ends in .safetensors, .safetensors.index.json", args.to.display());
@@ -56,6 +64,40 @@ pub(crate) fn convert(args: &Args, out: &mut impl Write) -> Result<()> {
             "left out: {} keys of metadata, for which {format} has no place",
             file.metadata().len()
         )?;
+    }
+    Ok(())
+}
+
+/// An ONNX model as a graph in the text format, and its params in a safetensors file beside it.
+fn graph(args: &Args, out: &mut impl Write) -> Result<()> {
+    let (from, to) = (args.from.display(), &args.to);
+    if !is_model(&args.from) {
+        return Err(Failure::call(format!("{from}: only ONNX models become graphs")));
+    }
+    let weights = to.with_extension("safetensors");
+    [to, &weights].into_iter().try_for_each(|p| can_write(p))?;
+    let model = Model::open(&args.from)?;
+    let mut func = model.graph().clone();
+    let file: Arc<str> = weights.file_name().unwrap_or_default().to_string_lossy().into();
+    // Small ones too: numbers in a text are for people.
+    let mut small: Vec<(String, Tensor)> = Vec::new();
+    for p in func.ports.iter_mut().filter(|p| p.kind == PortKind::Param) {
+        if let Some(Source::Inline(t)) = &p.source {
+            small.push((p.name.clone(), t.clone()));
+        }
+        p.source = Some(Source::File { file: file.clone(), tensor: p.name.as_str().into() });
+    }
+    let large = model.params().iter().map(|(name, a)| (name.as_str(), a.into()));
+    let views: Vec<(&str, View<'_>)> =
+        large.chain(small.iter().map(|(name, t)| (name.as_str(), t.into()))).collect();
+    if !views.is_empty() {
+        tensors::write(&weights, &views, &[], None)?;
+    }
+    tensors::replace(to, text::print(&func).as_bytes())?;
+    let nodes = func.nodes.len();
+    writeln!(out, "{}: {nodes} nodes, {} params", readable(&to.display().to_string()), views.len())?;
+    for words in model.assumed() {
+        writeln!(out, "assumed: {words}")?;
     }
     Ok(())
 }

@@ -2,22 +2,94 @@
 
 use crate::failure::{Context, Failure, Result};
 use crate::tensors::{self, read_file};
-use rlx::formats::{Entry, Format, paths};
+use rlx::formats::{Archive, Bytes, Entry, Format, paths};
 use rlx::func::{PortKind, Source};
 use rlx::machine::Machine;
+use rlx::model::{ImportOptions, Model, Named};
 use rlx::sample::{Arg, ArgType, Fill};
 use rlx::{Bindings, DType, Func, Tensor, text};
 use std::collections::{BTreeMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Tensors by the names of ports.
 pub(crate) type Given = Vec<(String, Tensor)>;
 
-/// Reads a graph; messages name the file as the caller does.
-pub(crate) fn read_graph(path: &Path) -> Result<Func> {
+/// A graph as a command names it, by its file.
+pub(crate) struct Subject {
+    pub(crate) func: Func,
+    /// The file.
+    path: PathBuf,
+    /// What the file itself calls inputs, where that is not a name of the graph: its name, then the graph's.
+    inputs: Vec<(String, String)>,
+    /// The same of outputs: the graph's name, then the file's.
+    outputs: Vec<(String, String)>,
+    /// Inputs whose values are part of the graph.
+    fixed: Vec<String>,
+}
+
+/// Whether a file is an ONNX model.
+pub(crate) fn is_model(path: &Path) -> bool {
+    Format::of_name(path) == Some(Format::Onnx)
+        || (path.is_file() && Bytes::open(path).is_ok_and(|b| Archive::format_of(&b) == Some(Format::Onnx)))
+}
+
+impl Subject {
+    /// Reads a graph or a model; messages name the file as the caller does. Of a model, inputs whose values decide shapes
+    /// take them from `inputs`, and with `whole` the graph has the data of its params in it.
+    pub(crate) fn read(path: &Path, inputs: Option<&Path>, whole: bool) -> Result<Subject> {
+        let plain = |func| Subject {
+            func,
+            path: path.into(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            fixed: Vec::new(),
+        };
+        if !is_model(path) {
+            return Ok(plain(read_text(path)?));
+        }
+        let mut given = Vec::new();
+        if let Some(inputs) = inputs {
+            let file = tensors::open(inputs)?;
+            for e in file.entries() {
+                given.push((e.name().to_string(), file.tensor(e.name())?.to_tensor()?));
+            }
+        }
+        let views: Vec<(&str, &Tensor)> = given.iter().map(|(n, t)| (n.as_str(), t)).collect();
+        let (model, rest) = Model::open_for(path, &ImportOptions::default(), &views)?;
+        let mut func = model.graph().clone();
+        if whole {
+            for (name, array) in model.params() {
+                let data = array.to_tensor()?;
+                let port = func.ports.iter_mut().find(|p| p.name == *name);
+                port.into_iter().for_each(|p| p.source = Some(Source::Inline(data.clone())));
+            }
+        }
+        let other = |list: &[Named]| -> Vec<(String, String)> {
+            list.iter().filter(|n| n.onnx != n.name).map(|n| (n.onnx.clone(), n.name.clone())).collect()
+        };
+        let outputs = other(model.outputs()).into_iter().map(|(onnx, own)| (own, onnx)).collect();
+        let fixed = views.iter().filter(|(n, _)| !rest.iter().any(|(r, _)| r == n));
+        let fixed = fixed.map(|(n, _)| n.to_string()).collect();
+        Ok(Subject { inputs: other(model.inputs()), outputs, fixed, ..plain(func) })
+    }
+
+    /// The name of an output in files.
+    pub(crate) fn output<'s>(&'s self, name: &'s str) -> &'s str {
+        self.outputs.iter().find(|(own, _)| own == name).map_or(name, |(_, file)| file)
+    }
+
+    /// The name of an input in files.
+    fn input<'s>(&'s self, name: &'s str) -> &'s str {
+        self.inputs.iter().find(|(_, own)| own == name).map_or(name, |(file, _)| file)
+    }
+}
+
+fn read_text(path: &Path) -> Result<Func> {
     let name = path.display().to_string();
     if path.extension().is_some_and(|e| e != "rlx") {
-        return Err(Failure::call(format!("{name}: not a graph in the text format (.rlx)")));
+        return Err(Failure::call(format!(
+            "{name}: neither a graph in the text format (.rlx) nor an ONNX model"
+        )));
     }
     let bytes = read_file(path)?;
     let text =
@@ -26,8 +98,8 @@ pub(crate) fn read_graph(path: &Path) -> Result<Func> {
 }
 
 /// The data of all ports that the graph does not hold itself: from the file given, then from those it refers to.
-pub(crate) fn gather(f: &Func, graph: &Path, inputs: Option<&Path>) -> Result<Given> {
-    found(f, graph, inputs, |names| {
+pub(crate) fn gather(s: &Subject, inputs: Option<&Path>) -> Result<Given> {
+    found(s, inputs, |names| {
         Err(match inputs {
             None => Failure::call(format!("missing {names}: give them with --in FILE")),
             Some(path) => Failure::other(format!("{} has no {names}", path.display())),
@@ -36,13 +108,9 @@ pub(crate) fn gather(f: &Func, graph: &Path, inputs: Option<&Path>) -> Result<Gi
 }
 
 /// The same, with random data for what no file has.
-pub(crate) fn gather_or_make(
-    f: &Func,
-    graph: &Path,
-    inputs: Option<&Path>,
-    asked: &[(String, i64)],
-) -> Result<Given> {
-    let mut data = found(f, graph, inputs, |_| Ok(()))?;
+pub(crate) fn gather_or_make(s: &Subject, inputs: Option<&Path>, asked: &[(String, i64)]) -> Result<Given> {
+    let f = &s.func;
+    let mut data = found(s, inputs, |_| Ok(()))?;
     let mut sizes = sizes(f, asked)?;
     for (name, n) in &bound(f, &data) {
         sizes.insert(name, n);
@@ -52,14 +120,10 @@ pub(crate) fn gather_or_make(
 }
 
 /// What files have; `missing_is` is told what they have not.
-fn found(
-    f: &Func,
-    graph: &Path,
-    inputs: Option<&Path>,
-    missing_is: impl FnOnce(String) -> Result<()>,
-) -> Result<Given> {
+fn found(s: &Subject, inputs: Option<&Path>, missing_is: impl FnOnce(String) -> Result<()>) -> Result<Given> {
+    let f = &s.func;
     let mut data = match inputs {
-        Some(path) => read_inputs(f, path)?,
+        Some(path) => read_inputs(s, path)?,
         None => Vec::new(),
     };
     let given: HashSet<String> = data.iter().map(|(n, _)| n.clone()).collect();
@@ -83,7 +147,7 @@ fn found(
     }
     for (path, wanted) in files {
         // Below the graph's own folder, and nowhere else.
-        let file = tensors::open(&paths::referred(graph, path)?)?;
+        let file = tensors::open(&paths::referred(&s.path, path)?)?;
         for (port, tensor) in wanted {
             data.push((port.into(), tensors::tensor(&file, tensor, f.ty(f.need_port(port)?.value)?)?));
         }
@@ -93,7 +157,8 @@ fn found(
 
 /// Everything in the file; what the graph does not know is an error. The array of an npy file, which has no name but the
 /// file's, goes to the only input of a graph that has one.
-fn read_inputs(f: &Func, path: &Path) -> Result<Given> {
+fn read_inputs(s: &Subject, path: &Path) -> Result<Given> {
+    let f = &s.func;
     let file = tensors::open(path)?;
     if let (Format::Npy, [one]) = (file.format(), file.entries()) {
         let mut inputs = f.ports.iter().filter(|p| p.kind == PortKind::Input);
@@ -104,17 +169,19 @@ fn read_inputs(f: &Func, path: &Path) -> Result<Given> {
     let (mut data, mut known) = (Vec::new(), HashSet::new());
     for p in &f.ports {
         let ty = f.ty(p.value)?;
-        let parts = tensors::parts(&p.name, ty)?;
+        let name = s.input(&p.name);
+        let parts = tensors::parts(name, ty)?;
         if parts.iter().any(|n| file.entry(n).is_some()) {
-            data.push((p.name.clone(), tensors::tensor(&file, &p.name, ty)?));
+            data.push((p.name.clone(), tensors::tensor(&file, name, ty)?));
             known.extend(parts);
         }
     }
     let names = file.entries().iter().map(Entry::name);
-    let mut strange: Vec<&str> = names.filter(|n| !known.contains(*n)).collect();
+    let mut strange: Vec<&str> =
+        names.filter(|n| !known.contains(*n) && !s.fixed.iter().any(|f| f == n)).collect();
     if !strange.is_empty() {
         strange.sort_unstable();
-        let ports: Vec<&str> = f.ports.iter().map(|p| p.name.as_str()).collect();
+        let ports: Vec<&str> = f.ports.iter().map(|p| s.input(&p.name)).collect();
         let message = format!("{} has {}", path.display(), strange.join(", "));
         return Err(Failure::other(format!("{message}, but the graph has only {}", ports.join(", "))));
     }

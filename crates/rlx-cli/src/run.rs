@@ -1,7 +1,7 @@
 //! `rlx run`: runs a graph.
 
 use crate::bisect::bisect;
-use crate::data::{Given, gather, read_graph};
+use crate::data::{Given, Subject, gather};
 use crate::engine::{self, EngineArgs, Place, Precision, Ready};
 use crate::failure::{Failure, Result};
 use crate::{profile, show, tensors};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The graph, in the text format.
+    /// The graph: in the text format, or an ONNX model.
     graph: PathBuf,
     /// What runs it: `cpu`, or `oracle`, the reference interpreter: slow and exact.
     #[arg(long, default_value = "cpu")]
@@ -59,28 +59,29 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
             }
         }
     }
-    let mut func = read_graph(&args.graph)?;
+    let mut subject = Subject::read(&args.graph, args.inputs.as_deref(), true)?;
     if args.grad {
-        func = with_gradient(&func)?;
+        subject.func = with_gradient(&subject.func)?;
     }
-    let data = gather(&func, &args.graph, args.inputs.as_deref())?;
+    let data = gather(&subject, args.inputs.as_deref())?;
+    let func = &subject.func;
     let results = match place {
-        Place::Oracle => interpreted(&func, &data)?,
+        Place::Oracle => interpreted(func, &data)?,
         Place::Device(device) => {
             let options = args.engine.options(args.precision.unwrap_or(Precision::F32))?;
             if args.bisect {
-                return bisect(&func, device, &options, &data, out);
+                return bisect(func, device, &options, &data, out);
             }
-            let ready = engine::ready(&func, device, &options, &data)?;
+            let ready = engine::ready(func, device, &options, &data)?;
             let results = ready.exe.run(&ready.inputs)?.into_vec();
-            show_all(args, &results, out)?;
+            show_all(args, &subject, &results, out)?;
             if args.profile || args.trace.is_some() {
                 profiled(args, &ready, &options, out)?;
             }
             return Ok(());
         }
     };
-    show_all(args, &results, out)
+    show_all(args, &subject, &results, out)
 }
 
 /// Results as the oracle gives them.
@@ -94,13 +95,18 @@ fn interpreted(f: &Func, data: &Given) -> Result<Vec<(String, Tensor)>> {
 }
 
 /// Writes results to the file asked for, and for people.
-fn show_all(args: &Args, results: &[(String, Tensor)], out: &mut impl Write) -> Result<()> {
+fn show_all(
+    args: &Args,
+    subject: &Subject,
+    results: &[(String, Tensor)],
+    out: &mut impl Write,
+) -> Result<()> {
     if let Some(path) = &args.outputs {
-        let views: Vec<_> = results.iter().map(|(name, t)| (name.as_str(), t.into())).collect();
+        let views: Vec<_> = results.iter().map(|(name, t)| (subject.output(name), t.into())).collect();
         tensors::write(path, &views, &[], None)?;
     }
     for (name, t) in results {
-        out.write_all(show::tensor(name, t).as_bytes())?;
+        out.write_all(show::tensor(subject.output(name), t).as_bytes())?;
     }
     Ok(())
 }

@@ -96,6 +96,9 @@ pub(crate) fn write(
         (Format::Safetensors, None) => safetensors::write(path, tensors, metadata)?,
         (Format::Gguf, None) => gguf::write(path, tensors, metadata)?,
         (Format::Npz, None) => npz::write(path, tensors)?,
+        (Format::Onnx, None) => {
+            return Err(Failure::call(format!("{name}: ONNX models are read, and not written")));
+        }
         (Format::Npy, None) => match tensors {
             [(_, one)] => npy::write(path, one)?,
             _ => {

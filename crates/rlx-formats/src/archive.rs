@@ -4,7 +4,7 @@ use crate::array::{Array, planes_of};
 use crate::error::{Context, bad};
 use crate::map::Bytes;
 use crate::metadata::Value;
-use crate::{gguf, npy, npz, safetensors};
+use crate::{gguf, npy, npz, onnx, safetensors};
 use rlx_ir::quant::Scheme;
 use rlx_ir::{DType, Result, tensor, text};
 use std::borrow::Cow;
@@ -23,6 +23,8 @@ pub enum Format {
     Npy,
     /// Arrays by name, in a zip archive.
     Npz,
+    /// A model; its data are read, and not written.
+    Onnx,
 }
 
 impl fmt::Display for Format {
@@ -32,6 +34,7 @@ impl fmt::Display for Format {
             Format::Gguf => "GGUF",
             Format::Npy => "npy",
             Format::Npz => "npz",
+            Format::Onnx => "ONNX",
         })
     }
 }
@@ -46,6 +49,7 @@ impl Format {
             (".gguf", Format::Gguf),
             (".npy", Format::Npy),
             (".npz", Format::Npz),
+            (".onnx", Format::Onnx),
         ];
         ends.iter().find(|(end, _)| name.ends_with(end)).map(|(_, format)| *format)
     }
@@ -163,6 +167,14 @@ impl Archive {
         !matches!(kind(bytes), Kind::Unknown)
     }
 
+    /// The format that bytes begin like.
+    pub fn format_of(bytes: &Bytes) -> Option<Format> {
+        match kind(bytes) {
+            Kind::Tensors(format) => Some(format),
+            Kind::Pickle | Kind::Unknown => None,
+        }
+    }
+
     /// The tensors in the bytes of a file. Parts that lie in other files cannot be found.
     pub fn from_bytes(bytes: Bytes) -> Result<Archive> {
         Archive::read(bytes, None)
@@ -173,15 +185,16 @@ impl Archive {
             Kind::Tensors(format) => format,
             Kind::Pickle => return Err(pickle(path)),
             // If the name promises a format, its reader says best what is wrong.
-            Kind::Unknown => path
-                .and_then(Format::of_name)
-                .ok_or_else(|| bad("neither safetensors (or an index of such files) nor GGUF, npy or npz"))?,
+            Kind::Unknown => path.and_then(Format::of_name).ok_or_else(|| {
+                bad("neither safetensors (or an index of such files) nor GGUF, npy, npz or ONNX")
+            })?,
         };
         let contents = match format {
             Format::Safetensors => safetensors::read(&bytes, path),
             Format::Gguf => gguf::read(&bytes, path),
             Format::Npy => npy::read(&bytes, path),
             Format::Npz => npz::read(&bytes),
+            Format::Onnx => onnx::read(&bytes, path),
         }?;
         let mut places = HashMap::with_capacity(contents.entries.len());
         for (i, e) in contents.entries.iter().enumerate() {
@@ -274,6 +287,7 @@ fn kind(bytes: &Bytes) -> Kind {
     // The opcode that opens a pickle, and the versions since 2003.
     match **bytes {
         [0x80, 2..=5, ..] => Kind::Pickle,
+        _ if onnx::Model::looks_like(bytes) => Kind::Tensors(Format::Onnx),
         _ => Kind::Unknown,
     }
 }

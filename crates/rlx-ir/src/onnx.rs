@@ -26,6 +26,7 @@ use crate::graph::{Graph, Known, Var};
 use crate::op::OpDef;
 use crate::tensor::Tensor;
 use crate::types::resolve_axis;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, LazyLock};
 
@@ -405,49 +406,47 @@ impl<'g, 'a> Call<'g, 'a> {
     }
 }
 
-/// ONNX's number of each dtype.
-const DTYPES: &[(i64, DType)] = &[
-    (1, DType::F32),
-    (2, DType::U8),
-    (3, DType::I8),
-    (4, DType::U16),
-    (5, DType::I16),
-    (6, DType::I32),
-    (7, DType::I64),
-    (9, DType::Bool),
-    (10, DType::F16),
-    (11, DType::F64),
-    (12, DType::U32),
-    (13, DType::U64),
-    (16, DType::BF16),
-    (17, DType::F8E4M3),
-    (19, DType::F8E5M2),
+/// ONNX's number and name of each type of elements, and the dtype, if RLX has one.
+const DTYPES: &[(i64, &str, Option<DType>)] = &[
+    (1, "float", Some(DType::F32)),
+    (2, "uint8", Some(DType::U8)),
+    (3, "int8", Some(DType::I8)),
+    (4, "uint16", Some(DType::U16)),
+    (5, "int16", Some(DType::I16)),
+    (6, "int32", Some(DType::I32)),
+    (7, "int64", Some(DType::I64)),
+    (8, "string", None),
+    (9, "bool", Some(DType::Bool)),
+    (10, "float16", Some(DType::F16)),
+    (11, "double", Some(DType::F64)),
+    (12, "uint32", Some(DType::U32)),
+    (13, "uint64", Some(DType::U64)),
+    (14, "complex64", None),
+    (15, "complex128", None),
+    (16, "bfloat16", Some(DType::BF16)),
+    (17, "float8e4m3fn", Some(DType::F8E4M3)),
+    (18, "float8e4m3fnuz", None),
+    (19, "float8e5m2", Some(DType::F8E5M2)),
+    (20, "float8e5m2fnuz", None),
     // RLX keeps four and two bits in a byte each: the values are the same, only wider.
-    (21, DType::U8),
-    (22, DType::I8),
-    (25, DType::U8),
-    (26, DType::I8),
-];
-
-/// ONNX's names of the dtypes that RLX has not.
-const OTHERS: &[(i64, &str)] = &[
-    (8, "string"),
-    (14, "complex64"),
-    (15, "complex128"),
-    (18, "float8e4m3fnuz"),
-    (20, "float8e5m2fnuz"),
-    (23, "float4e2m1"),
-    (24, "float8e8m0"),
+    (21, "uint4", Some(DType::U8)),
+    (22, "int4", Some(DType::I8)),
+    (23, "float4e2m1", None),
+    (24, "float8e8m0", None),
+    (25, "uint2", Some(DType::U8)),
+    (26, "int2", Some(DType::I8)),
 ];
 
 /// The dtype of an ONNX number.
 pub fn dtype(n: i64) -> Result<DType> {
-    if let Some((_, d)) = DTYPES.iter().find(|(k, _)| *k == n) {
-        return Ok(*d);
-    }
-    let name =
-        OTHERS.iter().find(|(k, _)| *k == n).map_or_else(|| format!("number {n}"), |(_, s)| s.to_string());
-    Err(Error::new(Code::DType, format!("RLX has no dtype for ONNX's {name}")))
+    let known = DTYPES.iter().find(|(k, ..)| *k == n).and_then(|(.., d)| *d);
+    known.ok_or_else(|| Error::new(Code::DType, format!("RLX has no dtype for ONNX's {}", type_name(n))))
+}
+
+/// What ONNX calls the type of a number.
+pub fn type_name(n: i64) -> Cow<'static, str> {
+    let known = DTYPES.iter().find(|(k, ..)| *k == n);
+    known.map_or_else(|| format!("number {n}").into(), |(_, name, _)| (*name).into())
 }
 
 /// How many bits an element has in the data of a tensor, if that is less than a byte: 4 or 2, and whether it has a sign.

@@ -47,6 +47,7 @@ impl Model {
     ) -> Result<(Model, Vec<(&'t str, &'t Tensor)>)> {
         let file = onnx::Model::open(path)?;
         let mut options = options.clone();
+        options.shapes.extend(inputs.iter().map(|(n, t)| (n.to_string(), t.shape().to_vec())));
         loop {
             match file.import(&options) {
                 Ok(imported) => {

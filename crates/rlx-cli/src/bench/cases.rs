@@ -1,7 +1,7 @@
 //! The standard cases of each bench: graphs with random data, and how much work a run is.
 
 use super::{Args, What};
-use crate::data::{Given, gather_or_make, made, read_graph};
+use crate::data::{Given, Subject, gather_or_make, made};
 use crate::engine::Precision;
 use crate::failure::{Failure, Result};
 use rlx::nn::Encoder;
@@ -257,7 +257,8 @@ fn encoders<'a>(args: &Args) -> Result<Vec<Case<'a>>> {
 
 /// A graph from a file. Its symbols `batch` and `seq` are as asked for.
 fn model<'a>(args: &'a Args, path: &'a Path) -> Result<Case<'a>> {
-    let f = read_graph(path)?;
+    let subject = Subject::read(path, None, true)?;
+    let f = subject.func.clone();
     let symbols = f.symbols()?;
     let mut asked = Vec::new();
     for (name, n) in [("batch", args.batch), ("seq", args.seq)] {
@@ -271,7 +272,7 @@ fn model<'a>(args: &'a Args, path: &'a Path) -> Result<Case<'a>> {
             None => {}
         }
     }
-    let data = gather_or_make(&f, path, None, &asked)?;
+    let data = gather_or_make(&subject, None, &asked)?;
     let sizes = crate::data::bound(&f, &data);
     let shown: Vec<String> = sizes.iter().map(|(n, v)| format!(" {n}={v}")).collect();
     let mut tokens = 1.0;

@@ -2,20 +2,21 @@
 
 use super::Args;
 use crate::compare::errors;
-use crate::data::{bound, gather_or_make};
+use crate::data::{Subject, bound, gather_or_make};
 use crate::engine::ready;
 use crate::failure::Result;
-use rlx::{CompileOptions, Device, Func, Options, Tensor, eval};
+use rlx::{CompileOptions, Device, Options, Tensor, eval};
 use std::io::Write;
 
 pub(super) fn accuracy(
     args: &Args,
-    f: &Func,
+    subject: &Subject,
     device: Device,
     options: &CompileOptions,
     out: &mut impl Write,
 ) -> Result<()> {
-    let data = gather_or_make(f, &args.file, args.inputs.as_deref(), &args.sizes)?;
+    let f = &subject.func;
+    let data = gather_or_make(subject, args.inputs.as_deref(), &args.sizes)?;
     let given: Vec<(&str, &Tensor)> = data.iter().map(|(n, t)| (n.as_str(), t)).collect();
     let ready = ready(f, device, options, &data)?;
     let got = ready.exe.run(&ready.inputs)?;

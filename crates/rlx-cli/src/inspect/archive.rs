@@ -1,6 +1,6 @@
 //! What is in a file of tensors.
 
-use super::{Args, Format, Stage, pretty};
+use super::{Args, Format, pretty};
 use crate::failure::{Failure, Result, readable};
 use rlx::formats::{Archive, Entry, List, Value};
 use rlx::tools::print;
@@ -10,7 +10,7 @@ use std::io::Write;
 
 pub(super) fn show(args: &Args, file: &Archive, out: &mut impl Write) -> Result<()> {
     let name = args.file.display();
-    if args.accuracy || args.stage != Stage::Graph {
+    if args.accuracy || args.stage.is_some() {
         return Err(Failure::call(format!("{name}: a file of tensors has no stages and computes nothing")));
     }
     let shown = match args.format {

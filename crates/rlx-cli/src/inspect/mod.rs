@@ -7,7 +7,7 @@ mod program;
 
 pub(crate) use graph::names;
 
-use crate::data::{read_graph, size, sizes};
+use crate::data::{Subject, is_model, size, sizes};
 use crate::engine::{self, EngineArgs, Place, Precision};
 use crate::failure::{Context, Failure, Result};
 use crate::tensors;
@@ -20,11 +20,11 @@ use std::path::PathBuf;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A graph in the text format, or a file of tensors: safetensors (also an index of several), GGUF, npy or npz.
+    /// A graph in the text format, an ONNX model, or a file of tensors: safetensors (also an index of several), GGUF, npy or npz.
     file: PathBuf,
-    /// The stage of compilation to show.
-    #[arg(long, value_enum, default_value_t = Stage::Graph)]
-    stage: Stage,
+    /// The stage of compilation to show; the graph, unless given, and of an ONNX model what is in its file.
+    #[arg(long, value_enum)]
+    stage: Option<Stage>,
     /// What the graph is compiled for.
     #[arg(long, default_value = "cpu")]
     device: String,
@@ -79,25 +79,27 @@ pub(crate) fn inspect(args: &Args, out: &mut impl Write) -> Result<()> {
         Place::Device(d) => d,
         Place::Oracle => return Err(Failure::call("the oracle compiles nothing: use --device cpu")),
     };
-    if tensors::is_archive(&args.file) {
+    let as_graph = is_model(&args.file) && (args.stage.is_some() || args.accuracy);
+    if tensors::is_archive(&args.file) && !as_graph {
         return archive::show(args, &tensors::open(&args.file)?, out);
     }
-    let f = read_graph(&args.file)?;
+    let subject = Subject::read(&args.file, args.inputs.as_deref(), args.accuracy)?;
     let options = args.engine.options(args.precision)?;
     if args.accuracy {
-        return accuracy::accuracy(args, &f, device, &options, out);
+        return accuracy::accuracy(args, &subject, device, &options, out);
     }
-    Ok(out.write_all(shown(args, &f, device, &options)?.as_bytes())?)
+    Ok(out.write_all(shown(args, &subject.func, device, &options)?.as_bytes())?)
 }
 
 fn shown(args: &Args, f: &Func, device: Device, options: &CompileOptions) -> Result<String> {
-    if args.format == Format::Svg && args.stage != Stage::Plan {
+    let stage = args.stage.unwrap_or(Stage::Graph);
+    if args.format == Format::Svg && stage != Stage::Plan {
         return Err(Failure::call("only the plan is drawn: --stage plan --format svg"));
     }
-    if args.format == Format::Dot && matches!(args.stage, Stage::Plan | Stage::Kernels) {
+    if args.format == Format::Dot && matches!(stage, Stage::Plan | Stage::Kernels) {
         return Err(Failure::call("plans and kernels are no graphs: dot shows graph, rewrite and fuse"));
     }
-    if args.stage == Stage::Graph {
+    if stage == Stage::Graph {
         return match args.format {
             Format::Dot => Ok(graph::dot(f)),
             Format::Json => pretty(&graph::object(f)),
@@ -106,7 +108,7 @@ fn shown(args: &Args, f: &Func, device: Device, options: &CompileOptions) -> Res
     }
     let stages = tools::stages(f, device, options)?;
     let p = &stages.program;
-    match (args.stage, args.format) {
+    match (stage, args.format) {
         (Stage::Graph | Stage::Rewrite, format) => {
             let done = &stages.rewritten;
             match format {

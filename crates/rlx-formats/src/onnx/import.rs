@@ -10,7 +10,7 @@ use crate::error::{Context, bad};
 use rlx_ir::dim::Dim;
 use rlx_ir::func::{PortKind, Source};
 use rlx_ir::onnx::{self, Attr, Call, How, Subgraph};
-use rlx_ir::{Code, Error, Func, Graph, Loc, Result, Tensor, Type, Var, transform};
+use rlx_ir::{Code, DType, Error, Func, Graph, Loc, Result, Tensor, Type, Var, transform};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -36,6 +36,8 @@ pub struct Options {
     pub sizes: BTreeMap<String, i64>,
     /// Sizes of axes of inputs (name, axis) that are to be constants.
     pub axes: BTreeMap<(String, usize), i64>,
+    /// Shapes of inputs that are to fit: where an open axis would be bounded by less, its bound is raised.
+    pub shapes: BTreeMap<String, Vec<usize>>,
     /// Values of inputs that are to be part of the graph: those that decide shapes must be.
     pub values: BTreeMap<String, Tensor>,
 }
@@ -496,8 +498,16 @@ fn reason(e: &Error) -> String {
     text.split_once(": ").map_or(text, |(_, rest)| rest).to_string()
 }
 
-/// The type of an input, with symbols for open axes; `fresh` names those that have no name.
-fn port_type(v: proto::ValueInfo<'_>, options: &Options, assumed: &Assumed) -> Result<Type> {
+/// An axis of an input.
+enum Axis<'a> {
+    /// A number.
+    Size(i64),
+    /// A symbol, and what the model calls it.
+    Open(String, &'a str),
+}
+
+/// The dtype and axes of an input.
+fn declared<'a>(v: proto::ValueInfo<'a>, options: &Options) -> Result<(DType, Vec<Axis<'a>>)> {
     let name = v.name()?;
     let ty = v.ty()?.map(|t| t.tensor()).transpose()?.flatten();
     let ty = ty.ok_or_else(|| Error::new(Code::Unsupported, format!("input {name:?} is not a tensor")))?;
@@ -505,23 +515,38 @@ fn port_type(v: proto::ValueInfo<'_>, options: &Options, assumed: &Assumed) -> R
     let shape = ty.shape()?.ok_or_else(|| {
         Error::new(Code::Unsupported, format!("the model does not say how many axes input {name:?} has"))
     })?;
-    let mut dims = Vec::new();
-    for (axis, d) in shape.into_iter().enumerate() {
+    let axis = |(axis, d): (usize, proto::Dimension<'a>)| {
         let (value, param) = (d.value()?, d.param()?);
         let given = options.axes.get(&(name.to_string(), axis)).or_else(|| options.sizes.get(param)).copied();
-        dims.push(match (given, value) {
-            (Some(n), _) => Dim::constant(n),
-            (None, Some(n)) if n >= 0 => Dim::constant(n),
+        Ok(match (given, value) {
+            (Some(n), _) => Axis::Size(n),
+            (None, Some(n)) if n >= 0 => Axis::Size(n),
             // Some exporters write -1 for what is open, as a number or as a name, or call every open axis `?`.
-            _ => {
-                let named = param.contains(|c: char| c.is_alphanumeric()) && param.parse::<i64>().is_err();
-                let symbol = if named { plain(param) } else { format!("{}_{axis}", plain(name)) };
-                let bound = options.bounds.get(if named { param } else { &symbol }).copied().unwrap_or(BOUND);
-                assumed.apply(Dim::sym(&symbol, bound))
+            _ if param.contains(char::is_alphanumeric) && param.parse::<i64>().is_err() => {
+                Axis::Open(plain(param), param)
             }
-        });
+            _ => Axis::Open(format!("{}_{axis}", plain(name)), ""),
+        })
+    };
+    Ok((dtype, shape.into_iter().enumerate().map(axis).collect::<Result<_>>()?))
+}
+
+/// The bounds of all symbols.
+fn bounds(inputs: &[proto::ValueInfo<'_>], options: &Options) -> Result<HashMap<String, i64>> {
+    let mut out = HashMap::new();
+    for v in inputs {
+        // What is wrong with an input is said when it is declared.
+        let Ok((_, axes)) = declared(*v, options) else { continue };
+        let sizes = options.shapes.get(v.name()?);
+        for (i, axis) in axes.into_iter().enumerate() {
+            let Axis::Open(symbol, param) = axis else { continue };
+            let asked = options.bounds.get(param).or_else(|| options.bounds.get(&symbol)).copied();
+            let size = sizes.and_then(|s| s.get(i)).map_or(0, |n| i64::try_from(*n).unwrap_or(i64::MAX));
+            let bound = out.entry(symbol).or_insert(asked.unwrap_or(BOUND));
+            *bound = size.max(*bound);
+        }
     }
-    Ok(Type::new(dtype, dims))
+    Ok(out)
 }
 
 /// The names that nodes use, subgraphs included.
@@ -621,7 +646,8 @@ fn attempt<'a>(
     let initial = main.initializers()?;
     let initial_names: HashSet<&str> = initial.iter().map(|t| t.name()).collect::<Result<_>>()?;
     let mut inputs = Vec::new();
-    for v in main.inputs()?.into_iter() {
+    let bounds = bounds(&main.inputs()?, options)?;
+    for v in main.inputs()? {
         let name = v.name()?;
         if initial_names.contains(name) {
             continue; // Old files list data among the inputs.
@@ -634,7 +660,13 @@ fn attempt<'a>(
             continue;
         }
         let port = importer.names.borrow_mut().take(name);
-        let var = g.port(&port, port_type(v, options, assumed)?, PortKind::Input, None);
+        let (dtype, axes) = declared(v, options)?;
+        let dim = |axis| match axis {
+            Axis::Size(n) => Dim::constant(n),
+            Axis::Open(s, _) => assumed.apply(Dim::sym(&s, bounds.get(&s).copied().unwrap_or(BOUND))),
+        };
+        let ty = Type::new(dtype, axes.into_iter().map(dim).collect::<Vec<_>>());
+        let var = g.port(&port, ty, PortKind::Input, None);
         scope.define(name, Value::One(var))?;
         inputs.push(Named { onnx: name.to_string(), name: port });
     }

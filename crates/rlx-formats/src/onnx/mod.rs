@@ -10,14 +10,17 @@
 //! ```
 //!
 //! Read in this order: `proto` (the messages of the file), `tensor` (data, also in files beside the model), `sizes` (axes that
-//! the model leaves open), `sequence` (lists of values), `import` (nodes by the rules of the op table, see [`rlx_ir::onnx`]).
+//! the model leaves open), `sequence` (lists of values), `import` (nodes by the rules of the op table, see [`rlx_ir::onnx`]),
+//! `archive` (the data alone).
 
+mod archive;
 mod import;
 mod proto;
 mod sequence;
 mod sizes;
 mod tensor;
 
+pub(crate) use archive::read;
 pub use import::{Imported, Named, Options};
 
 use crate::array::Array;
@@ -63,10 +66,8 @@ impl Model {
     pub fn open(path: impl AsRef<Path>) -> Result<Model> {
         let path = path.as_ref();
         let bytes = Bytes::open(path)?;
-        let folder =
-            path.parent().map(|p| if p.as_os_str().is_empty() { Path::new(".") } else { p }.to_path_buf());
         let name = path.file_name().map_or_else(|| "model".into(), |n| n.to_string_lossy().into_owned());
-        Model::new(Data::new(bytes, folder), name).about(path.display())
+        Model::new(Data::new(bytes, Some(path.into())), name).about(path.display())
     }
 
     /// A model in memory, which can have no data in other files.

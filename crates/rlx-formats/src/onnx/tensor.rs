@@ -4,25 +4,26 @@ use super::proto;
 use crate::array::Array;
 use crate::error::{Context, bad};
 use crate::map::Bytes;
+use crate::paths::referred;
 use rlx_ir::onnx::{dtype, narrow};
 use rlx_ir::{DType, Result, tensor};
 use std::collections::HashMap;
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 /// What tensors are read from: the model's own bytes, and the files beside it.
 pub(crate) struct Data {
     /// The file of the model.
     bytes: Bytes,
-    /// The folder in which files of tensors lie; without one there are none.
-    folder: Option<PathBuf>,
+    /// Its path, beside which files of tensors lie; without one there are none.
+    path: Option<PathBuf>,
     /// Files that are open.
     open: Mutex<HashMap<PathBuf, Bytes>>,
 }
 
 impl Data {
-    pub fn new(bytes: Bytes, folder: Option<PathBuf>) -> Data {
-        Data { bytes, folder, open: Mutex::default() }
+    pub fn new(bytes: Bytes, path: Option<PathBuf>) -> Data {
+        Data { bytes, path, open: Mutex::default() }
     }
 
     pub fn bytes(&self) -> &Bytes {
@@ -108,11 +109,9 @@ impl Data {
     }
 
     fn file(&self, location: &str) -> Result<Bytes> {
-        let folder = self
-            .folder
-            .as_ref()
-            .ok_or_else(|| bad("its data are in another file, and the model is in none"))?;
-        let path = beside(folder, location)?;
+        let beside = self.path.as_ref();
+        let beside = beside.ok_or_else(|| bad("its data are in another file, and the model is in none"))?;
+        let path = referred(beside, location)?;
         let mut open = self.open.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(bytes) = open.get(&path) {
             return Ok(bytes.clone());
@@ -123,29 +122,8 @@ impl Data {
     }
 }
 
-/// The path of a file that lies in a folder or below it: a model must not be able to name any other.
-fn beside(folder: &Path, location: &str) -> Result<PathBuf> {
-    let refuse = |why: &str| Err(bad(format!("the file of data {location:?} {why}")));
-    if location.is_empty() {
-        return refuse("has no name");
-    }
-    let path = Path::new(location);
-    // Also on systems where a backslash or a drive is part of a name.
-    if location.contains(['\\', ':', '\0'])
-        || !path.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir))
-    {
-        return refuse("is not a plain path below the model's folder");
-    }
-    let folder = folder.canonicalize().about(folder.display())?;
-    let whole = folder.join(path).canonicalize().about(format!("the file of data {location:?}"))?;
-    if !whole.starts_with(&folder) {
-        return refuse("leads out of the model's folder");
-    }
-    Ok(whole)
-}
-
 /// The sizes of a tensor.
-fn shape(t: proto::Tensor<'_>) -> Result<Vec<usize>> {
+pub(super) fn shape(t: proto::Tensor<'_>) -> Result<Vec<usize>> {
     let dims = t.dims()?;
     dims.iter().map(|d| usize::try_from(*d).map_err(|_| bad(format!("an axis of size {d}")))).collect()
 }

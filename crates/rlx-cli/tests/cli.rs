@@ -192,7 +192,7 @@ fn bad_calls_are_exit_code_2() {
     fails(&["run"], 2, "GRAPH");
     fails(&["run", "examples/xor.rlx", "--fast"], 2, "--fast");
     fails(&["run", "examples/xor.rlx", "--device", "cuda:1"], 2, "no device \"cuda:1\"");
-    fails(&["run", "model.onnx"], 2, "text format");
+    fails(&["run", "model.onnx"], 1, "model.onnx");
     fails(&["run", "examples/xor.rlx", "--device", "oracle", "--profile"], 2, "--device cpu");
     fails(&["run", "examples/xor.rlx", "--device", "oracle", "--threads", "1"], 2, "--device cpu");
     fails(&["run", "examples/xor.rlx", "--bisect", "--profile"], 2, "--profile");

@@ -118,6 +118,9 @@ impl<'g> Var<'g> {
     /// With a new axis of size 1, at a position counted in the result.
     #[track_caller]
     pub fn unsqueeze(self, axis: i64) -> Var<'g> {
+        if self.is_poison() {
+            return self;
+        }
         let mut shape = self.shape();
         match resolve_axis(axis, shape.len() + 1) {
             Ok(i) => shape.insert(i, Dim::constant(1)),
@@ -129,6 +132,9 @@ impl<'g> Var<'g> {
     /// Without an axis of size 1.
     #[track_caller]
     pub fn squeeze(self, axis: i64) -> Var<'g> {
+        if self.is_poison() {
+            return self;
+        }
         let mut shape = self.shape();
         match resolve_axis(axis, shape.len()) {
             Ok(i) if shape.get(i).is_some_and(|d| d.is(1)) => drop(shape.remove(i)),
@@ -143,6 +149,9 @@ impl<'g> Var<'g> {
     /// With axis `from` moved to position `to`.
     #[track_caller]
     pub fn move_axis(self, from: i64, to: i64) -> Var<'g> {
+        if self.is_poison() {
+            return self;
+        }
         let rank = self.rank();
         let (Ok(from), Ok(to)) = (resolve_axis(from, rank), resolve_axis(to, rank)) else {
             return self
@@ -166,6 +175,9 @@ impl<'g> Var<'g> {
     /// `len` elements of one axis from `start` on.
     #[track_caller]
     pub fn narrow(self, axis: i64, start: impl Into<Dim>, len: impl Into<Dim>) -> Var<'g> {
+        if self.is_poison() {
+            return self;
+        }
         let shape = self.shape();
         let i = match resolve_axis(axis, shape.len()) {
             Ok(i) => i,

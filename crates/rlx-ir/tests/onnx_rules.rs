@@ -189,6 +189,39 @@ fn what_the_tools_of_onnx_runtime_fuse() {
 }
 
 #[test]
+fn weights_of_few_bits_in_blocks() {
+    // Two rows of five weights in blocks of four, so two blocks each of which the second holds one weight.
+    let codes: [[i64; 8]; 2] = [[1, 15, 8, 0, 9, 0, 0, 0], [7, 3, 8, 12, 2, 0, 0, 0]];
+    let bytes: Vec<u8> =
+        codes.iter().flat_map(|row| row.chunks(2)).map(|p| (p[0] | p[1] << 4) as u8).collect();
+    let (scales, zeros) = ([0.5f32, 2.0, 1.0, 0.25], [[8, 3], [1, 2]]);
+    let packed: Vec<u8> = zeros.iter().map(|z: &[i64; 2]| (z[0] | z[1] << 4) as u8).collect();
+    let with = |given: bool| {
+        let g = Graph::new("t");
+        let x = g.constant(floats(&[3, 5]));
+        let b = g.constant(Tensor::new(&[2, 2, 2], &bytes).expect("a tensor"));
+        let s = g.constant(Tensor::new(&[2, 2], &scales).expect("a tensor"));
+        let z = given.then(|| g.constant(Tensor::new(&[2, 1], &packed).expect("a tensor")));
+        let attrs = vec![
+            ("K", Attr::Int(5)),
+            ("N", Attr::Int(2)),
+            ("block_size", Attr::Int(4)),
+            ("bits", Attr::Int(4)),
+        ];
+        let y = node(&g, "MatMulNBits", ("com.microsoft", 1), &[Some(x), Some(b), Some(s), z], attrs, 1);
+        let weight = |(i, row): (usize, &[i64; 8])| -> Vec<f32> {
+            let zero = |k: usize| if given { zeros[i][k / 4] } else { 8 };
+            (0..5).map(|k| (row[k] - zero(k)) as f32 * scales[2 * i + k / 4]).collect()
+        };
+        let w: Vec<f32> = codes.iter().enumerate().flat_map(weight).collect();
+        let w = g.constant(Tensor::new(&[2, 5], &w).expect("a tensor"));
+        give(&g, &[y.expect("values")[0] - x.matmul(w.t())]);
+        run(&g, &[])
+    };
+    assert!(with(true)[0].iter().chain(&with(false)[0]).all(|d| *d == 0.0));
+}
+
+#[test]
 fn a_frame_is_filled_up_behind_a_short_window() {
     let x = floats(&[1, 9, 1]);
     let g = Graph::new("t");
@@ -266,6 +299,12 @@ fn repeat<'g>(
     node(g, "Loop", ("", 16), &[trips, condition, Some(x)], attrs, 1 + gathered)
 }
 
+/// Twice the value, as long as that is small.
+fn doubled<'g>(v: &[Var<'g>]) -> Result<Vec<Var<'g>>> {
+    let next = v[2] + v[2];
+    Ok(vec![next.sum_all().less(100.0), next])
+}
+
 #[test]
 fn loops_by_what_is_known_of_their_turns() {
     let three = Tensor::new(&[2], &[3f32, 5.0]).expect("a tensor");
@@ -285,12 +324,9 @@ fn loops_by_what_is_known_of_their_turns() {
     // Until a condition fails.
     let g = Graph::new("t");
     let x = g.input("x", DType::F32, [2]);
-    let out = repeat(&g, None, None, x, 0, |v| {
-        let next = v[2] + v[2];
-        Ok(vec![next.sum_all().less(100.0), next])
-    });
-    give(&g, &out.expect("values"));
-    assert_eq!(run(&g, &[("x", &three)]), [[48.0, 80.0]]);
+    let no_bound = [None, Some(g.constant(Tensor::scalar(i64::MAX)))];
+    give(&g, &no_bound.map(|trips| repeat(&g, trips, None, x, 0, doubled).expect("values")[0]));
+    assert_eq!(run(&g, &[("x", &three)]), [[48.0, 80.0], [48.0, 80.0]]);
 
     // As often as an input says.
     let g = Graph::new("t");

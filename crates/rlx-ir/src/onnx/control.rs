@@ -13,6 +13,10 @@ use std::cell::{Cell, RefCell};
 /// often than this.
 const MAX_WRITTEN_OUT: i64 = 64;
 
+/// Loops that data alone ends are ended after so many turns, which take longer than anybody waits. Exporters write the largest
+/// number where there is no bound; devices want less.
+const MAX_TURNS: i64 = 1 << 32;
+
 /// Builds bodies inside of the builder's closures, which give values and no errors: the first error is kept here.
 struct Bodies<'g, 'c, 'a> {
     c: &'c Call<'g, 'a>,
@@ -116,7 +120,7 @@ pub(crate) fn repeat<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
     let length = match (starts, &trips) {
         (Some(false), _) => Some(Dim::constant(0)),
         (Some(true), Trips::Known(m)) if m.upper().is_some_and(|m| m < 0) => Some(Dim::constant(0)),
-        (Some(true), Trips::Known(m)) => Some(m.clone()),
+        (Some(true), Trips::Known(m)) if m.upper().is_some_and(|m| m <= MAX_TURNS) => Some(m.clone()),
         _ => None,
     };
     if let Some(length) = length {
@@ -201,11 +205,11 @@ fn by_while<'g>(
     trips: Trips<'g>,
 ) -> Result<Vec<Var<'g>>> {
     let (max, limit) = match trips {
-        Trips::Any => (i64::MAX, None),
-        Trips::Data(m) => (i64::MAX, Some(m)),
+        Trips::Any => (MAX_TURNS, None),
+        Trips::Data(m) => (MAX_TURNS, Some(m)),
         Trips::Known(m) => match m.as_const() {
-            Some(m) => (m.max(0), None),
-            None => (i64::MAX, Some(c.g.size_of(m, DType::I64))),
+            Some(m) => (m.clamp(0, MAX_TURNS), None),
+            None => (MAX_TURNS, Some(c.g.size_of(m, DType::I64))),
         },
     };
     let bodies = Bodies::new(c);

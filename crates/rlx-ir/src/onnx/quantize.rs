@@ -2,7 +2,7 @@
 
 use crate::dim::Dim;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 use crate::graph::Var;
 use crate::onnx::{Call, narrow, window};
 use crate::ops::quantize::{DequantizeLinear, QuantizeLinear};
@@ -41,7 +41,7 @@ pub(crate) fn quantize_linear<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
     if !c.flag("saturate", true)? && !dtype.is_int() {
         return Err(c.cannot("quantising to fp8 without saturation"));
     }
-    // The quotient is taken in f32 at least, but rounded to a narrower precision if one is named.
+    // The quotient is taken in f32 at least, of operands that are rounded to a narrower precision if one is named.
     let wide = if [x.dtype(), s.scale.dtype()].contains(&DType::F64) { DType::F64 } else { DType::F32 };
     let precision = c.dtype("precision")?.filter(|d| d.is_float());
     let own = |v: Var<'g>| precision.map_or(v, |p| v.to(p)).to(wide);
@@ -118,4 +118,44 @@ pub(crate) fn qlinear_conv<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
     let sums = c.opt(8).map_or(sums, |bias| sums + per_channel(bias));
     let factor = alone(x_scale) * per_channel(w_scale) / alone(y_scale);
     Ok(vec![requantized(c, sums, factor, c.opt(7))?])
+}
+
+/// Codes of `bits` bits that lie in bytes along the last axis, the lowest first, as bytes of their own.
+fn unpacked<'g>(x: Var<'g>, bits: i64) -> Var<'g> {
+    let (each, mask) = (8 / bits, ((1 << bits) - 1) as f64);
+    let code = |i: i64| x.shr(x.scalar((i * bits) as f64)).and(x.scalar(mask));
+    let codes: Vec<Var<'g>> = (0..each).map(code).collect();
+    let mut shape = x.shape();
+    shape.last_mut().into_iter().for_each(|d| *d = &*d * each);
+    x.graph().stack(&codes, -1).reshape(shape)
+}
+
+/// A product with weights in blocks along K, each with a scale and perhaps a zero point. The weights are unpacked once, when
+/// they are set.
+pub(crate) fn matmul_nbits<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
+    let [a, b, scales] = c.xs()?;
+    let required = |name: &str| -> Result<i64> {
+        let n = c.int(name)?.filter(|n| *n > 0);
+        n.ok_or_else(|| Error::new(Code::Attribute, format!("attribute {name} must be positive")))
+    };
+    let (k, n, block, bits) = (required("K")?, required("N")?, required("block_size")?, c.int_or("bits", 4)?);
+    if ![2, 4, 8].contains(&bits) {
+        return Err(c.cannot(format!("weights of {bits} bits")));
+    }
+    if c.opt(4).is_some() {
+        return Err(c.cannot("weights in an order of their own (g_idx)"));
+    }
+    let blocks = Dim::constant(k).ceil_div(block);
+    let per_block = |v: Var<'g>| v.reshape(vec![n.into(), blocks.clone(), 1.into()]).wide();
+    let zero = match c.opt(3) {
+        None => scales.wide().scalar(f64::from(1 << (bits - 1))),
+        Some(z) if z.dtype() == DType::U8 => {
+            let rows = z.reshape(vec![n.into(), (&blocks * bits).ceil_div(8)]);
+            per_block(unpacked(rows, bits).narrow(1, 0, blocks.clone()).to(scales.dtype()))
+        }
+        Some(z) => per_block(z),
+    };
+    let codes = unpacked(b, bits).reshape(vec![n.into(), blocks.clone(), block.into()]).to(zero.dtype());
+    let w = ((codes - zero) * per_block(scales)).reshape(vec![n.into(), &blocks * block]).narrow(1, 0, k);
+    Ok(vec![a.linear(w.to(a.dtype()), c.opt(5), true)])
 }

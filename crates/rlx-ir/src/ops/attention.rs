@@ -101,12 +101,17 @@ fn check(c: &Infer<'_>, a: &Attention, extras: usize) -> Result<Type> {
     }
     let full = vec![b.clone(), hq.clone(), s.clone(), t];
     for i in [extras, extras + 1] {
-        if let Some(x) = c.opt(i)
-            && !broadcast(&full, &x.shape).is_ok_and(|s| s == full)
-        {
-            let text = format!("{x} against {}", Type::new(x.dtype, full));
-            return Err(c.fail(Code::Broadcast, 4, text).operand(c.def.operand_name(i)));
+        let Some(x) = c.opt(i) else { continue };
+        let both = broadcast(&full, &x.shape);
+        if both.as_ref().is_ok_and(|s| *s == full) {
+            continue;
         }
+        let text = format!("{x} against {}", Type::new(x.dtype, full));
+        let e = c.fail(Code::Broadcast, 4, text).operand(c.def.operand_name(i));
+        return Err(match both.as_ref().err().and_then(Error::bad_sizes) {
+            Some((a, b)) => e.sizes(a, b),
+            None => e,
+        });
     }
     if let Some(x) = c.opt(extras + 2) {
         let want = if x.rank() == 1 { vec![hq.clone()] } else { vec![b.clone(), hq.clone()] };

@@ -87,7 +87,7 @@ ops! {
         };
         Ok(vec![c.opt(2).map_or(y, |b| y + if c.is_batched(2) { b.align_batch(y.rank() - 1) } else { b })])
     };
-    onnx = [same("MatMulNBits")];
+    onnx = [microsoft("MatMulNBits", onnx::quantize::matmul_nbits)];
     tolerance = tol(2e-5, 4e-3, 3e-2);
     samples = |s| {
         let plain = || DequantMatmul { transpose: false };

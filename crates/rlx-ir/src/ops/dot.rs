@@ -118,7 +118,7 @@ pub(super) fn product_shape(c: &Infer<'_>) -> Result<Shape> {
     let (dx, dy) = (c.dim(0, kx)?, c.dim(1, ky)?);
     if dx.unify(dy).is_none() {
         let text = format!("axis {ky} of y is {dy}, but axis {kx} of x is {dx}");
-        return Err(c.fail(Code::Dim, 2, text).operand(c.def.operand_name(1)).axis(ky));
+        return Err(c.fail(Code::Dim, 2, text).operand(c.def.operand_name(1)).axis(ky).sizes(dx, dy));
     }
     let lead = |t: &Type| t.leading(2).to_vec();
     let mut shape = broadcast(&lead(x), &lead(y)).map_err(|e| {

@@ -246,7 +246,7 @@ ops! {
         let (last, dk) = (x.rank() - 1, c.dim(1, k)?);
         if c.dim(0, last)?.unify(dk).is_none() {
             let text = format!("axis {k} of w is {dk}, but axis {last} of x is {}", c.dim(0, last)?);
-            return Err(c.fail(Code::Dim, 3, text).operand("w").axis(k));
+            return Err(c.fail(Code::Dim, 3, text).operand("w").axis(k).sizes(c.dim(0, last)?, dk));
         }
         let columns = c.dim(1, n)?.clone();
         if c.opt(2).is_some() {

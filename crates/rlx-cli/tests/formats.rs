@@ -161,7 +161,7 @@ fn files_are_converted() {
     same("a.gguf");
 
     fails(&["convert", &start, &f.path("x.txt")], 2, "ends in .safetensors");
-    fails(&["convert", &start, &f.path("x.rlx")], 2, "ends in .safetensors");
+    fails(&["convert", &start, &f.path("x.rlx")], 2, "only ONNX models");
     fails(&["convert", &start], 2, "TO");
     fails(&["convert", &start, &f.path("x.npz"), "--part", "1G"], 2, "come in parts");
     for n in ["0", "1T", "-1", "", "99999999999G"] {
@@ -210,12 +210,12 @@ fn files_that_mean_no_good() {
     fails(&["inspect", &write("x.safetensors", b"hello")], 1, "header");
     fails(&["inspect", &write("x.npz", b"PK\x03\x04")], 1, "no directory");
     fails(&["inspect", &write("x.npy", b"\x93NUMPY\x01\x00\xff\xff{")], 1, "longer than the file");
-    fails(&["inspect", &write("x.bin", b"what")], 2, "not a graph");
+    fails(&["inspect", &write("x.bin", b"what")], 2, "neither a graph");
     fails(&["inspect", &f.path("gone.gguf")], 1, "gone.gguf: ");
     let good = f.tensors("g.safetensors", &[("\u{1b}[2J\n", &[1], &[1.0])]);
     assert!(!works(&["inspect", &good]).contains('\u{1b}'));
     fails(&["inspect", &good, "--stage", "plan"], 2, "no stages");
     fails(&["inspect", &good, "--accuracy"], 2, "no stages");
     fails(&["inspect", &good, "--format", "dot"], 2, "no graph");
-    fails(&["run", &good], 2, "not a graph");
+    fails(&["run", &good], 2, "neither a graph");
 }

@@ -1,10 +1,14 @@
-//! The seeds and findings of the fuzzers, and what they become when bytes change: see `fuzz/fuzz_targets/shared`, which says what
-//! holds for them.
+//! The seeds and findings of the fuzzers, and what they become when bytes change: see `fuzz/fuzz_targets/shared` and `imported`,
+//! which say what holds for them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 #[path = "../../../fuzz/fuzz_targets/shared/mod.rs"]
 mod shared;
 
+#[path = "../../../fuzz/fuzz_targets/imported/mod.rs"]
+mod imported;
+
+use rlx_formats::onnx::{Model, Options};
 use rlx_formats::{gguf, npz, open, safetensors};
 use rlx_ir::sample::Rng;
 use std::path::{Path, PathBuf};
@@ -17,6 +21,9 @@ fn seeds(target: &str) -> Vec<PathBuf> {
 }
 
 fn check(target: &str, bytes: &[u8]) {
+    if target == "onnx" {
+        return imported::check(bytes);
+    }
     shared::check(
         bytes,
         match target {
@@ -30,7 +37,7 @@ fn check(target: &str, bytes: &[u8]) {
 #[test]
 fn the_corpus_is_replayed() {
     let mut rng = Rng::new(5);
-    for target in ["safetensors", "gguf", "npz"] {
+    for target in ["safetensors", "gguf", "npz", "onnx"] {
         for path in seeds(target) {
             let bytes = std::fs::read(&path).unwrap();
             check(target, &bytes);
@@ -55,7 +62,9 @@ fn the_corpus_is_replayed() {
 /// The seeds are good files, so that a fuzzer starts behind the first check.
 #[test]
 fn the_seeds_are_read() {
-    for (target, ending) in [("safetensors", "safetensors"), ("gguf", "gguf"), ("npz", "np")] {
+    for (target, ending) in
+        [("safetensors", "safetensors"), ("gguf", "gguf"), ("npz", "np"), ("onnx", "onnx")]
+    {
         let good: Vec<PathBuf> = seeds(target)
             .into_iter()
             .filter(|p| p.extension().is_some_and(|e| e.to_string_lossy().starts_with(ending)))
@@ -63,6 +72,9 @@ fn the_seeds_are_read() {
         assert!(good.len() >= 5, "{target}: {good:?}");
         for path in good {
             open(&path).unwrap();
+            if target == "onnx" {
+                Model::open(&path).unwrap().import(&Options::default()).unwrap();
+            }
         }
     }
 }

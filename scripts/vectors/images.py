@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as N
 
-from .core import F, I, attrs
+from .core import D, Draw, F, I, attrs
 
 
 def source(y, n, m, scale, coordinates, roi):
@@ -155,5 +155,165 @@ def resizing(c):
             case("times", I(2, 3, lo=-9, hi=9), axes=[0, 1], sizes=[2 * times, 3], coordinates=coordinates, nearest="floor")
 
 
+def sampling(c):
+    for mode, name in (("linear", "bilinear"), ("nearest", "nearest"), ("cubic", "bicubic")):
+        for padding in ("zeros", "border", "reflection"):
+            for align in (False, True):
+                a = attrs(mode=mode, padding=padding, align_corners=align)
+                fn = lambda x, grid: N.grid_sample(x, grid, name, padding, align)
+                c.case(f"y = grid_sample(x, grid){a}", {"x": F(2, 3, 4, 5), "grid": F(2, 3, 2, 2, lo=-2.5, hi=2.5)}, fn)
+                c.case(f"y = grid_sample(x, grid){a}", {"x": F(1, 2, 1, 3), "grid": F(1, 2, 2, 2)}, fn, name="single")
+                if mode != "cubic":
+                    grid = F(1, 2, 3, 2, 3, lo=-2.5, hi=2.5)
+                    c.case(f"y = grid_sample(x, grid){a}", {"x": F(1, 2, 3, 4, 2), "grid": grid}, fn, name="volume")
+    for align in (False, True):
+        for theta, sizes in [((2, 2, 3), [3, 4]), ((1, 2, 3), [1, 2]), ((2, 3, 4), [2, 3, 4])]:
+            c.case(
+                f"grid = affine_grid(theta){attrs(sizes=sizes, align_corners=align)}",
+                {"theta": F(*theta)},
+                lambda theta: N.affine_grid(theta, [len(theta), 1, *sizes], align),
+            )
+
+
+def sample(image, y, x):
+    """[c, ..] of one image at places, linear between pixels and 0 outside."""
+    h, w = image.shape[-2:]
+    y, x = torch.broadcast_tensors(y, x)
+    grid = torch.stack([(x * 2 + 1) / w - 1, (y * 2 + 1) / h - 1], -1)
+    return N.grid_sample(image[None], grid.reshape(1, -1, 1, 2), align_corners=False)[0].reshape(-1, *y.shape)
+
+
+def bins(start, end, count, n, samples, aligned):
+    """For each bin of a region along an axis, the places of its samples, and whether they count."""
+    span = end - start if aligned else torch.clamp(end - start, min=1.0)
+    size = span / count
+    k = samples or min(math.ceil(float(size)), math.ceil(n / count))
+    at = [start + b * size + (torch.arange(k, dtype=torch.float64) + 0.5) * size / max(k, 1) for b in range(count)]
+    return [(p.clamp(0, n - 1), (p >= -1) & (p <= n)) for p in at]
+
+
+def roi_align(x, rois, images, height, width, samples=0, scale=1.0, aligned=True, mode="mean"):
+    h, w = x.shape[2:]
+    out = []
+    for roi, image in zip(rois, images):
+        x1, y1, x2, y2 = roi * scale - (0.5 if aligned else 0.0)
+        rows, columns = bins(y1, y2, height, h, samples, aligned), bins(x1, x2, width, w, samples, aligned)
+        for y, y_in in rows:
+            for u, u_in in columns:
+                inside = y_in[:, None] & u_in
+                if inside.numel() == 0:
+                    out.append(torch.zeros(x.shape[1], dtype=x.dtype))
+                elif mode == "mean":
+                    v = torch.where(inside, sample(x[image], y[:, None], u), 0.0)
+                    out.append(v.mean((1, 2)))
+                else:
+                    low = [torch.floor(p.detach()) for p in (y, u)]
+                    best = None
+                    for dy in (0, 1):
+                        for du in (0, 1):
+                            wy = y - low[0] if dy else 1 - (y - low[0])
+                            wu = u - low[1] if du else 1 - (u - low[1])
+                            v = sample(x[image], low[0][:, None] + dy, low[1] + du) * wy[:, None] * wu
+                            best = v if best is None else torch.maximum(best, v)
+                    out.append(torch.where(inside, best, 0.0).amax((1, 2)))
+    return torch.stack(out).reshape(len(rois), height, width, -1).permute(0, 3, 1, 2)
+
+
+def roi_pool(x, rois, images, height, width, scale=1.0):
+    h, w = x.shape[2:]
+    whole = lambda v: int(math.copysign(math.floor(abs(float(v)) * 1.0 + 0.5), float(v)))
+    out = []
+    for roi, image in zip(rois, images):
+        x1, y1, x2, y2 = [whole(v * scale) for v in roi]
+        for i in range(height):
+            for j in range(width):
+                part = x[image]
+                for axis, first, last, k, count, n in ((1, y1, y2, i, height, h), (2, x1, x2, j, width, w)):
+                    size = max(last - first + 1, 1) / count
+                    start, end = math.floor(k * size) + first, math.ceil((k + 1) * size) + first
+                    start, end = min(max(start, 0), n), min(max(end, 0), n)
+                    part = part.narrow(axis, start, max(end - start, 0))
+                out.append(part.amax((1, 2)) if part.numel() else torch.zeros(x.shape[1], dtype=x.dtype))
+    return torch.stack(out).reshape(len(rois), height, width, -1).permute(0, 3, 1, 2)
+
+
+def regions(c):
+    rois = Draw(lambda g: torch.rand((4, 4), generator=g, dtype=torch.float64) * torch.tensor([5.0, 5, 5, 5]) + torch.tensor([-2.0, -2, 4, 4]))
+    for samples in (1, 2, 3, 0):
+        for aligned in (True, False):
+            for mode in ("mean", "max"):
+                for scale in (1.0, 0.5):
+                    a = {"height": 2, "width": 3, "samples": samples, "scale": scale, "aligned": aligned, "mode": mode}
+                    c.case(
+                        f"y = roi_align(x, rois, images){attrs(**a)}",
+                        {"x": F(2, 3, 5, 6), "rois": rois, "images": I(4, lo=0, hi=2)},
+                        lambda x, rois, images: roi_align(x, rois, images, **a),
+                    )
+    for scale in (1.0, 0.7):
+        a = {"height": 3, "width": 2, "scale": scale}
+        c.case(
+            f"y = max_roi_pool(x, rois, images){attrs(**a)}",
+            {"x": D(2, 3, 5, 6), "rois": rois, "images": I(4, lo=0, hi=2)},
+            lambda x, rois, images: roi_pool(x, rois, images, **a),
+        )
+
+
+def deform(x, w, offset, bias=None, mask=None, stride=None, padding_lo=None, padding_hi=None, dilation=None, groups=1, offset_groups=1):
+    stride, dilation = stride or [1, 1], dilation or [1, 1]
+    lo = padding_lo or [0, 0]
+    n, channels = x.shape[:2]
+    kh, kw = w.shape[2:]
+    oh, ow = offset.shape[2:]
+    offset = offset.reshape(n, offset_groups, kh, kw, 2, oh, ow)
+    mask = torch.ones(n, offset_groups, kh, kw, oh, ow, dtype=x.dtype) if mask is None else mask.reshape(n, offset_groups, kh, kw, oh, ow)
+    own, part = channels // offset_groups, channels // groups
+    rows, columns = torch.arange(oh)[:, None] * stride[0] - lo[0], torch.arange(ow) * stride[1] - lo[1]
+    images = []
+    for b in range(n):
+        taps = torch.zeros(channels, kh, kw, oh, ow, dtype=x.dtype)
+        for g in range(offset_groups):
+            for i in range(kh):
+                for j in range(kw):
+                    y = rows + i * dilation[0] + offset[b, g, i, j, 0]
+                    u = columns + j * dilation[1] + offset[b, g, i, j, 1]
+                    value = sample(x[b, g * own : (g + 1) * own], y, u) * mask[b, g, i, j]
+                    taps = taps.clone()
+                    taps[g * own : (g + 1) * own, i, j] = value
+        weights = w.chunk(groups)
+        images.append(
+            torch.cat([torch.einsum("ockl,ckluv->ouv", v, taps[k * part : (k + 1) * part]) for k, v in enumerate(weights)])
+        )
+    y = torch.stack(images)
+    return y if bias is None else y + bias[:, None, None]
+
+
+def folding(c):
+    c.case("y = deform_conv(x, w, offset)", {"x": F(1, 2, 5, 4), "w": F(3, 2, 2, 2), "offset": F(1, 8, 4, 3)}, deform)
+    c.case(
+        "y = deform_conv(x, w, offset, bias)",
+        {"x": F(2, 2, 4, 4), "w": F(2, 2, 3, 3), "offset": F(2, 18, 2, 2), "bias": F(2)},
+        deform,
+    )
+    a = {"stride": [2, 1], "padding_lo": [1, 1], "padding_hi": [1, 0], "dilation": [1, 2], "groups": 2, "offset_groups": 2}
+    c.case(
+        f"y = deform_conv(x, w, offset, bias, mask){attrs(**a)}",
+        {"x": F(2, 4, 5, 5), "w": F(4, 2, 3, 2), "offset": F(2, 24, 3, 4), "bias": F(4), "mask": F(2, 12, 3, 4)},
+        lambda x, w, o, b, m: deform(x, w, o, b, m, **a),
+    )
+    for a, shape in [
+        ({"sizes": [4, 5], "kernel": [2, 3]}, (2, 12, 9)),
+        ({"sizes": [6, 4], "kernel": [2, 2], "stride": [2, 2]}, (1, 8, 6)),
+        ({"sizes": [5, 6], "kernel": [2, 2], "stride": [1, 2], "dilation": [2, 1], "padding_lo": [1, 1], "padding_hi": [1, 1]}, (1, 4, 20)),
+    ]:
+        c.case(
+            f"y = col2im(x){attrs(**a)}",
+            {"x": F(*shape)},
+            lambda x: N.fold(x, a["sizes"], a["kernel"], a.get("dilation", 1), a.get("padding_lo", 0), a.get("stride", 1)),
+        )
+
+
 def cases(c):
     resizing(c)
+    sampling(c)
+    regions(c)
+    folding(c)

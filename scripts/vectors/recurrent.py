@@ -1,9 +1,9 @@
-"""Recurrent layers: torch.nn's, and the same loops by hand for what those have not."""
+"""Sequences. Recurrent layers: torch.nn's, and the same loops by hand for what those have not. Counts of n-grams."""
 
 import torch
 import torch.nn.functional as N
 
-from .core import F, V, attrs
+from .core import F, I, V, attrs
 
 FUNCTIONS = {
     "sigmoid": lambda x, a, b: torch.sigmoid(x),
@@ -126,7 +126,29 @@ def layer(make, order, biases):
     return run
 
 
+def ngrams(x, grams, skips=0):
+    """How often each row of grams occurs in each row of x."""
+    n = grams.shape[1]
+    counts = torch.zeros(*x.shape[:-1], len(grams), dtype=torch.int64)
+    for distance in range(1, skips + 2) if n > 1 else [1]:
+        reach = distance * (n - 1) + 1
+        if x.shape[-1] >= reach:
+            windows = x.unfold(-1, reach, 1)[..., ::distance]
+            counts += (windows[..., None, :] == grams).all(-1).sum(-2)
+    return counts
+
+
 def cases(c):
+    layers(c)
+    for n, skips, s in [(1, 0, 7), (1, 3, 7), (2, 0, 9), (2, 4, 9), (3, 1, 12), (3, 5, 4)]:
+        c.case(
+            f"counts = count_ngrams(x, grams){attrs(skips=skips)}",
+            {"x": I(2, s, lo=0, hi=3, dtype=torch.int64), "grams": I(5, n, lo=0, hi=3, dtype=torch.int32)},
+            lambda x, grams: ngrams(x, grams, skips),
+        )
+
+
+def layers(c):
     def sizes(gates, s=4, b=3, i=2, h=2):
         return {"x": F(s, b, i), "w": F(gates * h, i), "r": F(gates * h, h)}
 

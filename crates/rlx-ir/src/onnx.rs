@@ -9,6 +9,7 @@
 //! model's operator set has reached.
 
 pub(crate) mod attention;
+pub(crate) mod boxes;
 pub(crate) mod control;
 pub(crate) mod indices;
 pub(crate) mod norm;

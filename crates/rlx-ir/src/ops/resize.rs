@@ -71,6 +71,16 @@ impl NearestMode {
 /// More repetitions than this are read by index.
 const MAX_TIMES: i64 = 64;
 
+/// The weight of a neighbour on a cubic curve at a distance of at most 1.
+pub(crate) fn cubic_near(d: Var<'_>, a: f64) -> Var<'_> {
+    ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0
+}
+
+/// The same at a distance from 1 to 2.
+pub(crate) fn cubic_far(d: Var<'_>, a: f64) -> Var<'_> {
+    ((d * a - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a
+}
+
 /// One axis that is resized: which, its sizes, and the k-th entries of the attributes.
 struct Axis<'a> {
     a: &'a Resize,
@@ -202,9 +212,7 @@ impl Axis<'_> {
             return (1.0 - d).maximum(0.0);
         }
         let a = self.a.cubic_a;
-        let near = ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0;
-        let far = ((d * a - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a;
-        d.less_equal(1.0).select(near, d.less(2.0).select(far, d.scalar(0.0)))
+        d.less_equal(1.0).select(cubic_near(d, a), d.less(2.0).select(cubic_far(d, a), d.scalar(0.0)))
     }
 
     /// The weighted sum of all elements that are near when seen from the new axis: a product with a matrix.

@@ -15,7 +15,7 @@ def source(y, n, m, scale, coordinates, roi):
     if coordinates == "half_pixel_symmetric":
         return n / 2 * (1 - m / wide) + half
     if coordinates == "pytorch_half_pixel":
-        return 0.0 if wide == 1 else half
+        return 0.0 if m == 1 else half
     if coordinates == "half_pixel_up":
         return (y + 0.5) / scale
     if coordinates == "align_corners":
@@ -24,7 +24,7 @@ def source(y, n, m, scale, coordinates, roi):
         return y / scale
     if coordinates == "crop":
         start, end = roi
-        return start * (n - 1) + ((end - start) * (n - 1) / 2 if wide == 1 else y * (end - start) * (n - 1) / (wide - 1))
+        return start * (n - 1) + ((end - start) * (n - 1) / 2 if m == 1 else y * (end - start) * (n - 1) / (m - 1))
     return half
 
 

@@ -29,13 +29,13 @@ DEFAULTS = {
 
 
 def functions(names, a):
-    """The functions of those names, behind the clip."""
+    """The functions of those names: the first two of gates, behind the clip."""
 
     def one(k, name):
         alpha, beta = DEFAULTS.get(name, (0.0, 0.0))
         alpha = a["alpha"][k] if "alpha" in a else alpha
         beta = a["beta"][k] if "beta" in a else beta
-        clip = a.get("clip")
+        clip = a.get("clip") if k < 2 else None
         bound = (lambda x: x.clamp(-clip, clip)) if clip else (lambda x: x)
         return lambda x: FUNCTIONS[name](bound(x), alpha, beta)
 

@@ -67,36 +67,37 @@ fn onnx_tf_idf<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
     let size = columns.iter().max().map_or(0, |m| m.saturating_add(1));
     let x = c.x(0)?;
     let place = |k: usize| starts.get(k).map_or(Some(pool.len()), |s| usize::try_from(*s).ok());
-    let mut columns = columns.into_iter();
-    let mut counts: Option<Var<'g>> = None;
+    let mode = c.text("mode", "")?;
+    let weights = c.floats("weights")?.unwrap_or_default();
+    let mut columns = columns.into_iter().enumerate();
+    let mut sum: Option<Var<'g>> = None;
     for (k, n) in (0..starts.len()).zip(1usize..) {
         let own = place(k).zip(place(k + 1)).and_then(|(from, to)| pool.get(from..to));
         let own = own.ok_or_else(|| Error::new(Code::Attribute, "ngram_counts does not fit pool_int64s"))?;
-        // Of two that are the same, the last counts.
-        let grams: BTreeMap<&[i64], i64> = own.chunks_exact(n).zip(columns.by_ref()).collect();
+        // Of two that are the same, the last counts. Each has its number in the pool, and its column.
+        let grams: BTreeMap<&[i64], (usize, i64)> = own.chunks_exact(n).zip(columns.by_ref()).collect();
         if grams.is_empty() || !(least..=most).contains(&(n as i64)) {
             continue;
         }
         let flat: Vec<i64> = grams.keys().flat_map(|g| g.iter().copied()).collect();
-        let columns: Vec<i64> = grams.into_values().collect();
+        let columns: Vec<i64> = grams.values().map(|g| g.1).collect();
+        let weight: Vec<f32> =
+            grams.values().map(|g| weights.get(g.0).map_or(1.0, |w| *w as f32)).collect();
         let grams = c.g.constant(Tensor::new(&[columns.len(), n], &flat)?);
         let found = x.count_ngrams(grams, skips).to(DType::F32);
-        let columns = c.g.constant(Tensor::new(&[columns.len()], &columns)?);
-        let sum = counts.unwrap_or_else(|| {
-            let shape: Shape = x.shape().into_iter().rev().skip(1).rev().chain([Dim::constant(size)]).collect();
-            c.g.zeros(DType::F32, &shape)
+        let weight = c.g.constant(Tensor::new(&[weight.len()], &weight)?);
+        let found = match mode {
+            "TF" => found,
+            "IDF" => found.minimum(1.0) * weight,
+            "TFIDF" => found * weight,
+            other => return Err(Error::new(Code::Attribute, format!("mode is {other:?}"))),
+        };
+        let to = sum.unwrap_or_else(|| {
+            let shape = x.shape().into_iter().rev().skip(1).rev().chain([Dim::constant(size)]);
+            c.g.zeros(DType::F32, &shape.collect::<Shape>())
         });
-        counts = Some(sum.scatter(columns, found, -1, crate::ops::scatter::ScatterMode::Add));
+        let columns = c.g.constant(Tensor::new(&[columns.len()], &columns)?);
+        sum = Some(to.scatter(columns, found, -1, crate::ops::scatter::ScatterMode::Add));
     }
-    let counts = counts.ok_or_else(|| c.cannot("n-grams of none of the lengths"))?;
-    let weights = match c.floats("weights")?.filter(|w| !w.is_empty()) {
-        None => c.g.scalar(DType::F32, 1.0),
-        Some(w) => c.g.constant(Tensor::new(&[w.len()], &w.iter().map(|w| *w as f32).collect::<Vec<_>>())?),
-    };
-    Ok(vec![match c.text("mode", "")? {
-        "TF" => counts,
-        "IDF" => counts.greater(0.0).select(weights, counts.scalar(0.0)),
-        "TFIDF" => counts * weights,
-        other => return Err(Error::new(Code::Attribute, format!("mode is {other:?}"))),
-    }])
+    Ok(vec![sum.ok_or_else(|| c.cannot("n-grams of none of the lengths"))?])
 }

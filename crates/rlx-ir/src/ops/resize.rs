@@ -129,23 +129,24 @@ impl Axis<'_> {
         let y = g.iota([self.m.clone()], 0, DType::F64);
         let (n, m) = (size(g, &self.n), size(g, &self.m));
         let scale = self.a.scales.get(self.k).map_or_else(|| m / n, |s| g.scalar(DType::F64, *s));
-        let wide = scale * n;
+        // The new size before it was cut to a whole number.
+        let wide = self.a.scales.get(self.k).map_or(m, |_| scale * n);
         let half = || (y + 0.5) / scale - 0.5;
-        let single = |one: Var<'g>, many| wide.equal(1.0).select(one, many);
+        let single = |size: Var<'g>, one: Var<'g>, many| size.equal(1.0).select(one, many);
         let number = |x: f64| g.scalar(DType::F64, x);
         match self.a.coordinates {
             Coordinates::HalfPixel => half(),
             Coordinates::HalfPixelSymmetric => n / 2.0 * (1.0 - m / wide) + half(),
-            Coordinates::PytorchHalfPixel => single(number(0.0), half()),
+            Coordinates::PytorchHalfPixel => single(m, number(0.0), half()),
             Coordinates::HalfPixelUp => (y + 0.5) / scale,
-            Coordinates::AlignCorners => single(number(0.0), y * (n - 1.0) / (wide - 1.0)),
+            Coordinates::AlignCorners => single(wide, number(0.0), y * (n - 1.0) / (wide - 1.0)),
             Coordinates::Asymmetric => y / scale,
             Coordinates::Crop => {
                 let of = |i: usize| self.a.roi.get(i).copied().unwrap_or_default();
                 let (start, end) = (of(self.k), of(self.k + self.a.axes.len()));
                 let span = n - 1.0;
-                let many = y * (end - start) * span / (wide - 1.0);
-                single(span * ((end - start) / 2.0), many) + span * start
+                let many = y * (end - start) * span / (m - 1.0);
+                single(m, span * ((end - start) / 2.0), many) + span * start
             }
         }
     }
@@ -350,11 +351,15 @@ ops! {
     };
 }
 
-/// `floor(n · scale)`. A float is a fraction with a power of 2 below.
+/// `floor(n · scale)`, where ONNX multiplies in `f32`: 5 · 2.6 is 13, although 2.6 is a little less there.
 fn scaled(n: &Dim, scale: f64) -> Dim {
-    let below = (0..=52).map(|k| 1i64 << k).find(|q| (scale * *q as f64).fract() == 0.0);
-    match below {
-        Some(q) if (scale * q as f64).abs() < 9e15 => (n * (scale * q as f64) as i64).floor_div(q),
+    if let Some(n) = n.as_const() {
+        return Dim::constant((n as f32 * scale as f32).floor() as i64);
+    }
+    // The simplest fraction that is this float.
+    let near = |q: i64| ((scale * q as f64).round() / q as f64) as f32 == scale as f32;
+    match (1..=4096).find(|q| near(*q)) {
+        Some(q) if scale < 1e9 => (n * (scale * q as f64).round() as i64).floor_div(q),
         _ => Dim::invalid(),
     }
 }
@@ -380,14 +385,6 @@ fn onnx_apply<'g>(x: Var<'g>, a: Resize) -> Var<'g> {
     y.clamp(lo, hi).cast(dtype)
 }
 
-fn sizes_of(x: Var<'_>, scales: &[f64]) -> Result<Vec<Dim>> {
-    if scales.len() != x.rank() {
-        let text = format!("{} scales for {} axes", scales.len(), x.rank());
-        return Err(Error::new(Code::Rank, text));
-    }
-    Ok(x.shape().iter().zip(scales).map(|(n, s)| scaled(n, *s)).collect())
-}
-
 /// Upsample, in all its versions: scales per axis, attributes at first.
 fn onnx_upsample<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
     let x = c.x(0)?;
@@ -396,17 +393,16 @@ fn onnx_upsample<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
         (_, _, Some(scales)) => scales,
         _ => c.const_floats(1)?,
     };
-    onnx_by_scale(c, x, scales, NearestMode::Floor)
+    Ok(vec![onnx_by_scale(c, x, scales, NearestMode::Floor)?])
 }
 
 /// The first form of Resize, which left open what is nearest: ONNX Runtime takes the next element where an axis shrinks.
 fn onnx_resize_10<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {
     let scales = c.const_floats(1)?;
-    let nearest = match scales.iter().any(|s| *s < 1.0) {
-        true => NearestMode::Ceil,
-        false => NearestMode::Floor,
-    };
-    onnx_by_scale(c, c.x(0)?, scales, nearest)
+    let shrinking: Vec<f64> = scales.iter().map(|s| s.min(1.0)).collect();
+    let x = onnx_by_scale(c, c.x(0)?, shrinking, NearestMode::Ceil)?;
+    let growing: Vec<f64> = scales.iter().map(|s| s.max(1.0)).collect();
+    Ok(vec![onnx_by_scale(c, x, growing, NearestMode::Floor)?])
 }
 
 fn onnx_by_scale<'g>(
@@ -414,17 +410,22 @@ fn onnx_by_scale<'g>(
     x: Var<'g>,
     scales: Vec<f64>,
     nearest: NearestMode,
-) -> Result<Vec<Var<'g>>> {
+) -> Result<Var<'g>> {
+    if scales.len() != x.rank() {
+        let text = format!("{} scales for {} axes", scales.len(), x.rank());
+        return Err(Error::new(Code::Rank, text));
+    }
+    let sizes: Vec<Dim> = x.shape().iter().zip(&scales).map(|(n, s)| scaled(n, *s)).collect();
     let a = Resize {
         axes: (0..x.rank() as i64).collect(),
-        sizes: sizes_of(x, &scales)?.into(),
+        sizes: sizes.into(),
         scales,
         mode: mode_of(c)?,
         coordinates: Coordinates::Asymmetric,
         nearest,
         ..Resize::default()
     };
-    Ok(vec![onnx_apply(x, a)])
+    Ok(onnx_apply(x, a))
 }
 
 fn onnx_resize<'g>(c: &Call<'g, '_>) -> Result<Vec<Var<'g>>> {

@@ -91,9 +91,13 @@ impl Functions<'_> {
         }
     }
 
-    /// Function `k` of what is clipped.
+    /// Function `k` of a gate, which is clipped.
+    fn gate<'g>(&self, k: usize, x: Var<'g>) -> Var<'g> {
+        self.call(k, self.clip.map_or(x, |clip| x.clamp(-clip, clip)))
+    }
+
+    /// Function `k`.
     fn call<'g>(&self, k: usize, x: Var<'g>) -> Var<'g> {
-        let x = self.clip.map_or(x, |clip| x.clamp(-clip, clip));
         let Some(kind) = self.kinds.get(k) else { return x.graph().poison() };
         let (alpha, beta) = kind.defaults();
         let number =
@@ -209,7 +213,7 @@ ops! {
         let gates = project(x, w, c.opt(3).map(|b| b.to(dtype)));
         let (f, rt) = (rnn_functions(a), r.t());
         let (y, last) = recur(gates, &[first_state(c, 4, &r.dim(1), dtype)], c.opt(5), a.reverse, |state, gates| {
-            state.iter().map(|h| f.call(0, gates + h.matmul(rt))).collect()
+            state.iter().map(|h| f.gate(0, gates + h.matmul(rt))).collect()
         });
         Ok(std::iter::once(y).chain(last).map(|v| v.to(c.x(0).dtype())).collect())
     };
@@ -261,8 +265,8 @@ ops! {
             recur(project(x, w, bias), &[init], c.opt(6), a.reverse, |state, gates| {
                 let [old] = first(c.g.poison(), state);
                 let own = plus(old.matmul(rt), inner);
-                let [z, reset] = [0, 1].map(|k| f.call(0, block(gates, k, &h) + block(own, k, &h)));
-                let new = f.call(1, block(gates, 2, &h) + reset * block(own, 2, &h));
+                let [z, reset] = [0, 1].map(|k| f.gate(0, block(gates, k, &h) + block(own, k, &h)));
+                let new = f.gate(1, block(gates, 2, &h) + reset * block(own, 2, &h));
                 vec![(1.0 - z) * new + z * old]
             })
         } else {
@@ -271,8 +275,8 @@ ops! {
             recur(gates, &[init], c.opt(6), a.reverse, |state, gates| {
                 let [old] = first(c.g.poison(), state);
                 let own = old.matmul(rt_gates);
-                let [z, reset] = [0, 1].map(|k| f.call(0, block(gates, k, &h) + block(own, k, &h)));
-                let new = f.call(1, block(gates, 2, &h) + (reset * old).matmul(rt_new));
+                let [z, reset] = [0, 1].map(|k| f.gate(0, block(gates, k, &h) + block(own, k, &h)));
+                let new = f.gate(1, block(gates, 2, &h) + (reset * old).matmul(rt_new));
                 vec![(1.0 - z) * new + z * old]
             })
         };
@@ -298,7 +302,8 @@ ops! {
     /// `i = f(x·w_iᵀ + h·r_iᵀ + b_i + p_i⊙c)`, the forget gate likewise, or 1 − i with `input_forget`;
     /// `c' = forget⊙c + i⊙g(x·w_cᵀ + h·r_cᵀ + b_c)`; `o = f(x·w_oᵀ + h·r_oᵀ + b_o + p_o⊙c')`; `h' = o⊙h(c')`.
     /// x is `[s, b, i]`, w `[4h, i]`, r `[4h, h]`, bias `[4h]`, peephole `[3h]` (i, o, f); h0 and c0 are `[b, h]`. Gives
-    /// all h, the last h and the last c. All else is as in `rnn`, with alpha and beta for f, g and h.
+    /// all h, the last h and the last c. `clip` bounds what goes into f and g. All else is as in `rnn`, with alpha and beta for f,
+    /// g and h.
     lstm: Lstm(x: Float, w: Float, r: Float, bias: opt Float, h0: opt Float, c0: opt Float, peephole: opt Float,
         lengths: opt Index) with {
         f: Activation = Activation::Sigmoid, g: Activation = Activation::Tanh, h: Activation = Activation::Tanh,
@@ -333,13 +338,13 @@ ops! {
             let [old, cell] = first(c.g.poison(), state);
             let gates = gates + old.matmul(rt);
             let gate = |k: i64, cell| plus(block(gates, k, &h), peephole.map(|p| block(p, k, &h) * cell));
-            let input = f.call(0, gate(0, cell));
+            let input = f.gate(0, gate(0, cell));
             let forget = match a.input_forget {
                 true => 1.0 - input,
-                false => f.call(0, gate(2, cell)),
+                false => f.gate(0, gate(2, cell)),
             };
-            let cell = forget * cell + input * f.call(1, block(gates, 3, &h));
-            let output = f.call(0, gate(1, cell));
+            let cell = forget * cell + input * f.gate(1, block(gates, 3, &h));
+            let output = f.gate(0, gate(1, cell));
             vec![output * f.call(2, cell), cell]
         });
         Ok(std::iter::once(y).chain(last).map(|v| v.to(c.x(0).dtype())).collect())

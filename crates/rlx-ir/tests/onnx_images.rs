@@ -63,7 +63,11 @@ fn whole_scales_of_symbols_repeat_and_read_nothing_by_index() {
             let y = node(&g, "Resize", ("", 13), &[Some(x), None, Some(scales)], attrs, 1).unwrap();
             g.output("y", y[0]);
             let f = g.finish().unwrap();
-            assert!(ops(&f).iter().all(|op| ["constant", "reshape", "broadcast"].contains(op)), "{:?}", ops(&f));
+            assert!(
+                ops(&f).iter().all(|op| ["constant", "reshape", "broadcast"].contains(op)),
+                "{:?}",
+                ops(&f)
+            );
             let x = floats(&[1, 2, 3, 5], 1);
             let out = eval(&f, &[("x", &x)], &Options::default()).unwrap();
             assert_eq!(out[0].1.shape(), [1, 2, 3 * times, 5 * times]);

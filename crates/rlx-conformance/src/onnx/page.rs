@@ -31,6 +31,15 @@ These models from the registries give what ONNX Runtime gives, at several sizes 
 number, or 1e-2 where weights or activations are in int8; more is allowed only where ONNX Runtime differs from itself by half \
 as much when its optimisations are off or its weights are off by a rounding (`scripts/material_models.py` has their sources).";
 
+/// Why some cases cannot pass, by the starts of their names.
+const NOTES: &[(&str, &str)] = &[
+    ("node/test_bernoulli", "the random numbers of another generator are wanted"),
+    ("node/test_training_dropout", "the random numbers of another generator are wanted"),
+    ("node/test_dft_inverse", "the wanted numbers are off by more than the tolerance where zeros are right"),
+    ("node/test_attention_4d_causal_fp16_expanded", "the tolerance is below two roundings of f16"),
+    ("node/test_image_decoder", "RLX decodes no images"),
+];
+
 /// The list of passing cases, which may only grow.
 pub fn list_path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("onnx-passing.txt")
@@ -139,7 +148,9 @@ fn write_failures(out: &mut String, results: &[(&Case, Outcome)]) -> std::fmt::R
         for (case, outcome) in results.iter().filter(|(c, _)| c.aside.is_empty() != aside) {
             if let Outcome::Fail(why) | Outcome::Panic(why) = outcome {
                 let tags = if aside { format!(" ({})", case.aside.join(", ")) } else { String::new() };
-                writeln!(out, "| `{}`{tags} | {} |", case.name, brief(why))?;
+                let note = NOTES.iter().find(|(start, _)| case.name.starts_with(start));
+                let note = note.map(|(_, text)| format!("{text}; ")).unwrap_or_default();
+                writeln!(out, "| `{}`{tags} | {note}{} |", case.name, brief(why))?;
             }
         }
     }

@@ -33,6 +33,9 @@ impl Bench<'_> {
         let model = real.open()?;
         let options = CompileOptions { engine: Some(self.engine.clone()), ..CompileOptions::default() };
         let executable = model.compile_with(Device::Cpu, &options)?;
+        if !self.asked.json {
+            println!("{}", real.name);
+        }
         for k in 0..real.spread.len() {
             let given = real.inputs(k)?;
             let mut inputs: Vec<(String, Data)> = Vec::new();
@@ -66,6 +69,9 @@ impl Bench<'_> {
         machine::rest(&self.ids);
         let (mut times, others) = take_turns(self.asked, name, &mut sides, &self.ids)?;
         let file = Case::file("result-ort");
+        if let Some(folder) = file.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
         let mut results = Vec::new();
         for (_, side) in &mut sides {
             results.push(side.result(&file)?);

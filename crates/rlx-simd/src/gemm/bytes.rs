@@ -45,13 +45,13 @@ pub(super) trait Widen: Lanes {
 
 #[inline(always)]
 unsafe fn load_c<V: Lanes, const R: usize, const N: usize>(x: &Args) -> [[V; N]; R] {
-    // SAFETY: the caller has R rows of N registers in C.
+    // SAFETY: the caller has R rows of N registers to begin with.
     unsafe {
         let mut acc = [[V::zero(); N]; R];
-        if x.accumulate {
+        if !x.from.is_null() {
             for (r, row) in acc.iter_mut().enumerate() {
                 for (v, sum) in row.iter_mut().enumerate() {
-                    *sum = V::load(x.c.offset(r as isize * x.ldc).add(v * V::LANES).cast());
+                    *sum = V::load(x.from.offset(r as isize * x.from_rows).add(v * V::LANES).cast());
                 }
             }
         }

@@ -4,9 +4,9 @@
 //! make of it follows from sums of rows and columns: Σ (a − a₀)(b − b₀) = Σ ab − a₀ Σ b − b₀ Σ a + k a₀ b₀. Sums of C begin
 //! with that. A packed B has the sums of its columns in front of every panel.
 
-use super::micro::{self, Kind, LDA, Shape};
+use super::micro::{self, Kind, LDA, Shape, WIDEST};
 use super::plan::Size;
-use super::run::{self, Numbers, Start};
+use super::run::{self, Begin, FirstRow, Numbers, Start};
 use super::{BatchOffsets, Out};
 use crate::each_level;
 use crate::level::Level;
@@ -16,8 +16,6 @@ use std::ops::Range;
 
 /// Bytes of each step of A and row of B in a lane of 32 bits.
 const GROUP: usize = 4;
-/// The widest panel of any level.
-const WIDEST: usize = 32;
 /// What turns a byte's sign: u8 and i8 differ by 128 then.
 const TURN: u8 = 0x80;
 
@@ -343,10 +341,22 @@ impl Numbers for Bytes<'_> {
         unsafe { pack_panel(level, micro::shape(level, self.kind()), self.gemm.k, b, cols, dst.cast()) }
     }
 
-    unsafe fn begin(&self, piece: usize, s: &Start) -> bool {
-        let from_a = self.gemm.a_zero.is_some() || self.a_shift != 0;
-        if !self.from_b && (piece > 0 || !from_a) {
-            return false;
+    unsafe fn begin(&self, piece: usize, s: &Start, row: &mut FirstRow) -> Begin {
+        if !self.from_b && self.gemm.a_zero.is_none_or(|z| z.stride == 0) {
+            // SAFETY: the caller has the zero points.
+            let zero = unsafe { self.a_zero(0) };
+            if piece > 0 || zero == 0 {
+                return Begin::Nothing;
+            }
+            let panels = s.cols.len().div_ceil(s.width);
+            for (panel, row) in row.chunks_exact_mut(s.width).take(panels).enumerate() {
+                let head = s.heads.wrapping_add(panel * s.panel).cast::<i32>();
+                for (j, first) in row.iter_mut().enumerate() {
+                    // SAFETY: the panel has a head.
+                    *first = unsafe { *head.add(j) }.wrapping_mul(zero).wrapping_neg();
+                }
+            }
+            return Begin::Row;
         }
         let (k, level) = (self.gemm.k as i32, self.gemm.level);
         for panel in 0..s.cols.len().div_ceil(s.width) {
@@ -368,7 +378,7 @@ impl Numbers for Bytes<'_> {
                 terms: &Terms<'_>, rows: usize, width: usize, c: *mut i32, ldc: isize,
             ));
         }
-        true
+        Begin::Written
     }
 
     unsafe fn give(

@@ -12,6 +12,8 @@ pub(super) const KC: usize = 512;
 /// Floats from one row of packed A to the next: constant, so that all rows are reached from one register; and an odd number
 /// of cache lines, so that the rows fall into different sets of the cache.
 pub(super) const LDA: usize = KC + 16;
+/// The widest panel of any level.
+pub(super) const WIDEST: usize = 32;
 
 /// One call.
 pub(super) struct Args {
@@ -27,8 +29,10 @@ pub(super) struct Args {
     /// The first element of C, f32 or i32, and the floats from one row to the next.
     pub c: *mut f32,
     pub ldc: isize,
-    /// Whether C already holds the sum of earlier steps.
-    pub accumulate: bool,
+    /// What the sums begin with, C itself if it holds the sums of earlier steps, and the floats from one row to the next;
+    /// null for zeros.
+    pub from: *const f32,
+    pub from_rows: isize,
     /// What to fetch into the cache on the way.
     pub ahead: Ahead,
 }
@@ -155,13 +159,13 @@ impl Shape {
 
 #[inline(always)]
 unsafe fn load_c<V: Vector, const R: usize, const N: usize>(x: &Args) -> [[V; N]; R] {
-    // SAFETY: the caller has R rows of N registers in C.
+    // SAFETY: the caller has R rows of N registers to begin with.
     unsafe {
         let mut acc = [[V::zero(); N]; R];
-        if x.accumulate {
+        if !x.from.is_null() {
             for (r, row) in acc.iter_mut().enumerate() {
                 for (v, sum) in row.iter_mut().enumerate() {
-                    *sum = V::load(x.c.offset(r as isize * x.ldc).add(v * V::LANES));
+                    *sum = V::load(x.from.offset(r as isize * x.from_rows).add(v * V::LANES));
                 }
             }
         }

@@ -5,7 +5,7 @@
 //! row by row, so that whoever makes up rows ([`super::RowSource`]) can write them in place.
 
 use super::PackKind;
-use super::micro::{self, Kind};
+use super::micro::{self, Kind, WIDEST};
 use crate::each_level;
 use crate::level::Level;
 use crate::mem::{Buffer, Ptr};
@@ -14,8 +14,6 @@ use std::ops::Range;
 
 /// Rows of B that are packed at a time.
 const ROWS: usize = 64;
-/// The widest panel of any level.
-const WIDEST: usize = 32;
 
 /// B of a product, packed once for many.
 #[derive(Debug)]

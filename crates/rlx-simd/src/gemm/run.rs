@@ -40,13 +40,14 @@ pub(super) trait Numbers: Sync {
     /// # Safety
     /// There is room for them; the caller of the product has B.
     unsafe fn right(&self, batch: usize, cols: Range<usize>, ks: Range<usize>, dst: *mut f32);
-    /// Writes what sums of these rows and of panels begin with, for the long piece of k of that number; whether it did.
+    /// Says what the sums of these rows and panels begin with, for the long piece of k of that number: in `row`, if it is the
+    /// same for all rows.
     ///
     /// # Safety
     /// `c` has the rows at that distance, `heads` are those of the panels, at that distance.
-    unsafe fn begin(&self, piece: usize, start: &Start) -> bool {
-        let _ = (piece, start);
-        false
+    unsafe fn begin(&self, piece: usize, start: &Start, row: &mut FirstRow) -> Begin {
+        let _ = (piece, start, row);
+        Begin::Nothing
     }
     /// Hands a finished block to the sink, if there is one.
     ///
@@ -63,6 +64,19 @@ pub(super) trait Numbers: Sync {
     );
     /// Where results go that go to memory: the first element of the batch at offset 0, and the distance of rows.
     fn direct(&self) -> Option<(*mut f32, isize)>;
+}
+
+/// A row of as many panels as one call takes.
+pub(super) type FirstRow = [i32; 4 * micro::WIDEST];
+
+/// What sums begin with, beyond those of earlier pieces of k.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Begin {
+    Nothing,
+    /// A row, the same for all.
+    Row,
+    /// What was written to C.
+    Written,
 }
 
 /// What begins a tile of C: see [`Numbers::begin`].
@@ -331,7 +345,8 @@ impl<N: Numbers> Run<'_, N> {
             if edge && ks.start > 0 {
                 self.copy_edge(task, rows, cols, c, true);
             }
-            let mut begun = ks.start > 0;
+            let mut row: FirstRow = [0; 4 * micro::WIDEST];
+            let mut begin = if ks.start > 0 { Begin::Written } else { Begin::Nothing };
             for i in 0..steps.count() {
                 let span = steps.range(i);
                 let k0 = ks.start + span.start;
@@ -340,9 +355,17 @@ impl<N: Numbers> Run<'_, N> {
                 if i == 0 {
                     let heads = b.wrapping_sub(self.kind.head(self.shape) + self.kind.steps(k0) * width);
                     let (rows, cols) = (rows.len(), cols.clone());
-                    begun |=
-                        self.numbers.begin(long, &Start { notes, rows, cols, heads, panel, width, c, ldc });
+                    let start = Start { notes, rows, cols, heads, panel, width, c, ldc };
+                    let more = self.numbers.begin(long, &start, &mut row);
+                    begin = if begin == Begin::Nothing { more } else { begin };
+                } else {
+                    begin = Begin::Written;
                 }
+                let (from, from_rows) = match begin {
+                    Begin::Nothing => (std::ptr::null(), 0),
+                    Begin::Row => (row.as_ptr().cast(), 0),
+                    Begin::Written => (c.cast_const(), ldc),
+                };
                 let next = match i + 1 < steps.count() {
                     true => b.wrapping_offset(self.kind.steps(span.len()) as isize * step),
                     false => {
@@ -358,7 +381,8 @@ impl<N: Numbers> Run<'_, N> {
                     panel,
                     c,
                     ldc,
-                    accumulate: begun || i > 0,
+                    from,
+                    from_rows,
                     ahead: Ahead { b: next, mask: 0, apart: 0, shift: 0 },
                 };
                 self.row_panels(rows.len(), if half { 1 } else { 2 * count }, args);
@@ -444,6 +468,7 @@ impl<N: Numbers> Run<'_, N> {
                     };
                     args.a = args.a.add(height * LDA);
                     args.c = args.c.offset(height as isize * args.ldc);
+                    args.from = args.from.wrapping_offset(height as isize * args.from_rows);
                 }
             }
         }

@@ -9,12 +9,15 @@
 //! When an item is visited everything behind it is placed, so whether joining would make a cycle is known at once: it would
 //! if a value that leaves the group on another way came back to it.
 
+mod entries;
 pub mod prologue;
+mod reach;
 mod whole;
 
 use crate::access::{Access, dense_strides};
 use crate::items::{Doing, Items, Point, Source, Value};
 use crate::program::fault;
+use reach::Reach;
 use rlx_ir::types::product;
 use rlx_ir::{Dim, Result};
 
@@ -81,46 +84,6 @@ pub struct Fused {
     pub reasons: Vec<String>,
 }
 
-/// Sets of groups.
-#[derive(Default)]
-struct Reach(Vec<Vec<u64>>);
-
-impl Reach {
-    fn has(&self, from: usize, to: usize) -> bool {
-        self.0.get(from).and_then(|r| r.get(to / 64)).is_some_and(|w| w >> (to % 64) & 1 == 1)
-    }
-    fn join(&mut self, into: usize, others: &[u64]) {
-        if self.0.len() <= into {
-            self.0.resize(into + 1, Vec::new());
-        }
-        if let Some(r) = self.0.get_mut(into) {
-            if r.len() < others.len() {
-                r.resize(others.len(), 0);
-            }
-            r.iter_mut().zip(others).for_each(|(a, b)| *a |= b);
-        }
-    }
-    fn row(&self, g: usize) -> Vec<u64> {
-        self.0.get(g).cloned().unwrap_or_default()
-    }
-    /// Notes that `to`, and all behind it, is behind `from` and all before that.
-    fn edge(&mut self, from: usize, to: usize) {
-        let mut behind = self.row(to);
-        if behind.len() <= to / 64 {
-            behind.resize(to / 64 + 1, 0);
-        }
-        if let Some(w) = behind.get_mut(to / 64) {
-            *w |= 1 << (to % 64);
-        }
-        self.join(from, &behind);
-        for g in 0..self.0.len() {
-            if self.has(g, from) {
-                self.join(g, &behind);
-            }
-        }
-    }
-}
-
 /// What fusion may do.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -135,6 +98,8 @@ pub struct Limits {
     pub tracked: usize,
     /// The largest number of elements that one thread reduces to one number, together with what waits for that.
     pub whole: i64,
+    /// The smallest number of elements of an entry that is found by its index and is a row.
+    pub entry: i64,
     /// What decides on prologues.
     pub prologue: prologue::Costs,
 }
@@ -142,7 +107,15 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         let prologue = prologue::Costs::default();
-        Limits { fuse: true, members: 96, epilogue_lanes: 8192, tracked: 4096, whole: 1 << 15, prologue }
+        Limits {
+            fuse: true,
+            members: 96,
+            epilogue_lanes: 8192,
+            tracked: 4096,
+            whole: 1 << 15,
+            entry: 32,
+            prologue,
+        }
     }
 }
 
@@ -361,10 +334,17 @@ impl Fuser<'_, '_> {
             Doing::Point(Point::Take(axis))
                 if class == Class::Full && lanes.is_none() && item.shape == space =>
             {
-                let behind = self.operand_shape(i).map_or(0, |s| s.len().saturating_sub(axis + 1));
-                lanes = (behind > 0).then_some(behind);
+                lanes = self.found_lanes(i, *axis);
             }
             Doing::Point(_) => {}
+        }
+        if let Class::Row(n) = class
+            && self.finds(&group, result)
+        {
+            let own = product(space.get(space.len() - n..).unwrap_or_default());
+            if !self.is_long(&own) {
+                return Ok(Err(format!("entries of {own} are too short to compute an index for each apart")));
+            }
         }
         let Some(reads) = self.reads(i, class, &space)? else {
             return Ok(Err("its operands have no strides over the group's space".into()));
@@ -548,8 +528,7 @@ impl Fuser<'_, '_> {
                     class = Class::Row(axes.len());
                 }
                 if let Point::Take(axis) = p {
-                    let behind = self.operand_shape(i).map_or(0, |s| s.len().saturating_sub(axis + 1));
-                    group.lanes = (behind > 0).then_some(behind);
+                    group.lanes = self.found_lanes(i, *axis);
                 }
                 let reads = self.reads(i, class, &group.space)?;
                 let reads = reads.ok_or_else(|| fault("an item cannot be read over its own space"))?;

@@ -132,7 +132,11 @@ fn main() {
                 100.0 * speed / top,
                 other * 1e6,
                 other / time,
-                if m <= 16 { format!("; B at {:.1} GB/s", (k * n) as f64 / time / 1e9) } else { String::new() }
+                if m <= 16 {
+                    format!("; B at {:.1} GB/s", (k * n) as f64 / time / 1e9)
+                } else {
+                    String::new()
+                }
             );
         }
     }

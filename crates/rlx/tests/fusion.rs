@@ -302,3 +302,23 @@ fn a_prologue_must_pay() {
         why(&g.finish().unwrap(), 2, reason);
     }
 }
+
+/// The bias of a position that few heads share: what it is found by is computed side by side, not head by head. Of long
+/// entries, as those of an embedding, it is computed once for each.
+#[test]
+fn what_finds_short_entries_stands_apart() {
+    for (heads, calls) in [(6, 2), (64, 1)] {
+        let g = Graph::new("positions");
+        let at = |name, shape| g.input(name, DType::F32, shape);
+        let apart = at("q", [dim("seq", 512), 1.into()]) - at("k", [1.into(), dim("seq", 512)]);
+        let table = g.param("table", DType::F32, [32, heads]);
+        g.output("bias", table.gather((apart * 0.1).abs().cast(DType::I32), 0));
+        let f = g.finish().unwrap();
+        let p = program(&f);
+        assert_eq!(p.calls.len(), calls, "{}", rlx_compile::print::fusion(&p));
+        let data = models::data(&f, &[("seq", 70)], 3).unwrap();
+        let limit = Limit { tol: &|_| 0.0, floor: 0.0, rounded: false };
+        let subject = Subject { device: Device::Cpu, options: options(2) };
+        subject.check(&f, &data, &limit).unwrap();
+    }
+}

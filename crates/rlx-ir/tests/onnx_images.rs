@@ -174,7 +174,7 @@ fn functions_of_a_layer_take_their_numbers_in_order() {
         ("input_forget", Attr::Int(1)),
     ];
     let out = node(&g, "LSTM", ("", 14), &operands, attrs, 3).unwrap();
-    out.iter().enumerate().for_each(|(k, y)| drop(g.output(&format!("y{k}"), *y)));
+    out.iter().enumerate().for_each(|(k, y)| g.output(&format!("y{k}"), *y));
     let out = run(&g, &[]);
     close(&out[0], &LSTM_Y);
     close(&out[2], &LSTM_C);

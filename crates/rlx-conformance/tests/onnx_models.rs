@@ -1,8 +1,9 @@
 //! Real ONNX models beside ONNX Runtime: one import and compilation each, all sizes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+use rlx::model::{ImportOptions, Model};
+use rlx::{Device, Tensor};
 use rlx_conformance::onnx::{Outcome, page, real};
-use rlx_ir::Tensor;
 use std::fs;
 
 #[test]
@@ -29,6 +30,21 @@ fn real_models_agree_with_onnx_runtime() {
         wrong.push(format!("{name} is listed, but there is no such model"));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The branches of this model fit one length each, and which one is taken is an input.
+#[test]
+fn a_call_settles_what_a_model_leaves_open() {
+    let models = real::models().unwrap();
+    let model = models.iter().find(|m| m.name == "silero-vad-8k").unwrap();
+    let given = model.inputs(1).unwrap();
+    let inputs: Vec<(&str, &Tensor)> = given.iter().map(|(n, t)| (n.as_str(), t)).collect();
+    assert!(Model::open(model.path()).is_err());
+    let (opened, rest) = Model::open_for(model.path(), &ImportOptions::default(), &inputs).unwrap();
+    let got = opened.compile(Device::Cpu).unwrap().run(&rest).unwrap();
+    for (name, want) in model.outputs(1).unwrap() {
+        assert!(real::difference(&want, &got[name.as_str()]).most < 1e-4, "{name}");
+    }
 }
 
 #[test]

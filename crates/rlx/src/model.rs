@@ -39,7 +39,8 @@ impl Model {
     }
 
     /// The same for a call with these inputs: those whose values decide shapes become part of the graph, and open axes are
-    /// bounded by what is given if that is larger than their bounds. Gives the rest of the inputs too.
+    /// bounded by what is given if that is larger than their bounds. A model that cannot be imported with open axes is imported
+    /// for the very sizes of the inputs. Gives the rest of the inputs too.
     pub fn open_for<'t>(
         path: impl AsRef<Path>,
         options: &ImportOptions,
@@ -48,6 +49,7 @@ impl Model {
         let file = onnx::Model::open(path)?;
         let mut options = options.clone();
         options.shapes.extend(inputs.iter().map(|(n, t)| (n.to_string(), t.shape().to_vec())));
+        let mut with_open_axes = None;
         loop {
             match file.import(&options) {
                 Ok(imported) => {
@@ -62,8 +64,16 @@ impl Model {
                             options.values.insert(name.clone(), (*t).clone());
                         }
                     }
-                    if options.values.len() == before {
-                        return Err(e);
+                    if options.values.len() > before {
+                        continue;
+                    }
+                    if let Some(first) = with_open_axes {
+                        return Err(first);
+                    }
+                    with_open_axes = Some(e);
+                    for (name, t) in inputs {
+                        let sizes = t.shape().iter().map(|n| i64::try_from(*n).unwrap_or(i64::MAX));
+                        options.axes.extend(sizes.enumerate().map(|(i, n)| ((name.to_string(), i), n)));
                     }
                 }
             }

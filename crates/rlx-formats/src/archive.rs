@@ -292,6 +292,11 @@ fn kind(bytes: &Bytes) -> Kind {
     }
 }
 
+/// An error if a file that another refers to is a pickle.
+pub(crate) fn check_no_pickle(bytes: &Bytes, path: &Path) -> Result<()> {
+    if matches!(kind(bytes), Kind::Pickle) { Err(pickle(Some(path))) } else { Ok(()) }
+}
+
 fn pickle(path: Option<&Path>) -> rlx_ir::Error {
     let name = path.and_then(Path::file_name).map_or("model.pt".into(), |n| n.to_string_lossy());
     bad(format!(

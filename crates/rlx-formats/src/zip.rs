@@ -25,7 +25,7 @@ const DATE: u16 = 0x0021;
 
 /// Deflated members may grow by this much, or to this many bytes, and no more: what grows a thousandfold was made to fill memory.
 const GROWTH: u64 = 128;
-const SMALL: u64 = 32 << 20;
+const SMALL: u64 = 16 << 20;
 
 /// A file within an archive.
 #[derive(Clone, Debug)]

@@ -203,6 +203,7 @@ fn what_a_format_has_not_is_not_written() {
     fails(gguf::write(&path, &[("w", (&int8).into())], &[]), "is packed<int8:2>");
     let two = [("w", View::from(&bf16)), ("w", View::from(&bf16))];
     fails(safetensors::write(&path, &two, &[]), "\"w\"");
+    fails(safetensors::write(&path, &[], &[("rlx.packed".into(), "{}".into())]), "not theirs to say");
     fails(gguf::write(&path, &two, &[]), "\"w\" is there twice");
     let plane = [("w", View::from(&int8)), ("w.scale", View::from(&bf16))];
     fails(safetensors::write(&path, &plane, &[]), "\"w.scale\"");

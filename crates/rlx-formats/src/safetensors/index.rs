@@ -1,7 +1,7 @@
 //! An index: which file has which tensor.
 
 use super::{Pairs, packed, read};
-use crate::archive::{Contents, Entry, plane_names};
+use crate::archive::{Contents, Entry, check_no_pickle, plane_names};
 use crate::error::{Context, bad};
 use crate::map::Bytes;
 use crate::metadata::Value;
@@ -23,7 +23,10 @@ pub(super) fn files(bytes: &Bytes, path: &Path) -> Result<Contents> {
     let mut keys: HashSet<String> = all.metadata.iter().map(|(key, _)| key.clone()).collect();
     for (file, mut wanted) in files {
         let part_path = referred(path, file)?;
-        let mut part = read::file(&Bytes::open(&part_path)?).about(part_path.display())?;
+        let part = Bytes::open(&part_path)?;
+        // PyTorch writes indices of pickles that look the same.
+        check_no_pickle(&part, &part_path).about(part_path.display())?;
+        let mut part = read::file(&part).about(part_path.display())?;
         part.entries.retain(|e| wanted.remove(e.name()));
         if let Some(missing) = wanted.iter().min() {
             let text = format!(

@@ -108,13 +108,13 @@ fn prepared<'a>(tensors: &[(&str, View<'a>)], metadata: &[(String, Value)]) -> R
     parts.sort_by(|a, b| b.dtype.bitsize().cmp(&a.dtype.bitsize()).then_with(|| a.name.cmp(&b.name)));
 
     let mut texts = Map::new();
+    for (key, value) in metadata {
+        if key == PACKED || texts.insert(key.clone(), value.to_string().into()).is_some() {
+            return Err(bad(format!("the metadata have {key:?} twice, or it is not theirs to say")));
+        }
+    }
     if !packed.is_empty() {
         texts.insert(PACKED.into(), serde_json::Value::Object(packed).to_string().into());
-    }
-    for (key, value) in metadata {
-        if texts.insert(key.clone(), value.to_string().into()).is_some() {
-            return Err(bad(format!("the metadata have {key:?} twice")));
-        }
     }
     let mut header = Vec::new();
     if !texts.is_empty() {

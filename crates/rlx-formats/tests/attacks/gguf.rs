@@ -85,7 +85,10 @@ fn with_tensor(name: &str, why: &str, tensor: Vec<u8>) {
 #[test]
 fn the_good_one_is_good() {
     let folder = Folder::new();
-    assert_eq!(read_path(&folder.file("x", &File::new().bytes())).unwrap(), 6);
+    for version in [2, 3] {
+        let file = File { version, ..File::new() };
+        assert_eq!(read_path(&folder.file("x", &file.bytes())).unwrap(), 6);
+    }
 }
 
 #[test]

@@ -134,6 +134,8 @@ fn pickles_are_refused_with_a_way_out() {
     let folder = Folder::new();
     let e = open(folder.file("pytorch_model.bin", &zip)).unwrap_err();
     assert!(e.message().contains("torch.load(\"pytorch_model.bin\""), "{e}");
+    let index = folder.file("pytorch_model.bin.index.json", br#"{"weight_map":{"x":"pytorch_model.bin"}}"#);
+    refused("index", read_path(&index), way);
 }
 
 #[test]

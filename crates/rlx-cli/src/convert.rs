@@ -3,6 +3,7 @@
 use crate::data::is_model;
 use crate::failure::{Failure, Result, readable};
 use crate::run::can_write;
+use crate::show::count;
 use crate::tensors;
 use rlx::formats::{Archive, Array, Format, View, gguf};
 use rlx::func::{PortKind, Source};
@@ -55,15 +56,17 @@ pub(crate) fn convert(args: &Args, out: &mut impl Write) -> Result<()> {
     let files = tensors::write(&args.to, &views, &metadata, args.part)?;
     let bytes: u64 = file.entries().iter().map(|e| e.bytes()).sum();
     let bytes = print::bytes(i64::try_from(bytes).unwrap_or(i64::MAX));
-    let to = readable(&args.to.display().to_string());
-    let parts = if files == 1 { String::new() } else { format!(" in {files} files") };
-    writeln!(out, "{to}: {format}{parts}, {} tensors, {bytes}", arrays.len())?;
+    let to = files.first().unwrap_or(&args.to).display();
+    let parts = if files.len() == 1 { String::new() } else { format!(" in {} files", files.len()) };
+    writeln!(
+        out,
+        "{}: {format}{parts}, {}, {bytes}",
+        readable(&to.to_string()),
+        count(arrays.len(), "tensor")
+    )?;
     if !has_metadata && !file.metadata().is_empty() {
-        writeln!(
-            out,
-            "left out: {} keys of metadata, for which {format} has no place",
-            file.metadata().len()
-        )?;
+        let keys = count(file.metadata().len(), "key");
+        writeln!(out, "left out: {keys} of metadata, for which {format} has no place")?;
     }
     Ok(())
 }

@@ -9,6 +9,11 @@ const EDGE: usize = 3;
 /// More than this is too much even with long axes cut.
 const MOST: usize = 10_000;
 
+/// So many of something.
+pub(crate) fn count(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
 /// Name, type and elements.
 pub(crate) fn tensor(name: &str, t: &Tensor) -> String {
     let head = format!("{name}: {}", t.ty());

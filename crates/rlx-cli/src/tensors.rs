@@ -5,7 +5,7 @@ use rlx::formats::{self, Archive, Bytes, Format, Value, View, gguf, npy, npz, sa
 use rlx::{DType, Tensor, Type};
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Whether a file holds tensors rather than a graph: by what is in it, or if that says nothing, by its name.
 pub(crate) fn is_archive(path: &Path) -> bool {
@@ -73,21 +73,21 @@ fn sizes(tensor: &str, ty: &Type) -> Result<Vec<usize>> {
 const PART: u64 = 5_000_000_000;
 
 /// Writes tensors in the format that the name of the file ends in, else as safetensors, in one file or in parts of so many bytes.
-/// Every file is there as a whole or not at all. Gives the number of files.
+/// Every file is there as a whole or not at all. Gives the files; the first is the one to open.
 pub(crate) fn write(
     path: &Path,
     tensors: &[(&str, View<'_>)],
     metadata: &[(String, Value)],
     part: Option<u64>,
-) -> Result<usize> {
+) -> Result<Vec<PathBuf>> {
     let name = path.display();
     let is_index = path.to_string_lossy().to_ascii_lowercase().ends_with(".index.json");
     match (Format::of_name(path).unwrap_or(Format::Safetensors), part) {
         (Format::Safetensors, part) if is_index => {
             let files = safetensors::write_parts(path, tensors, metadata, part.unwrap_or(PART))?;
-            return Ok(files.len() + 1);
+            return Ok([path.to_path_buf()].into_iter().chain(files).collect());
         }
-        (Format::Gguf, Some(most)) => return Ok(gguf::write_parts(path, tensors, metadata, most)?.len()),
+        (Format::Gguf, Some(most)) => return Ok(gguf::write_parts(path, tensors, metadata, most)?),
         (_, Some(_)) => {
             return Err(Failure::call(format!(
                 "{name}: only .gguf and .safetensors.index.json come in parts"
@@ -107,7 +107,7 @@ pub(crate) fn write(
             }
         },
     }
-    Ok(1)
+    Ok(vec![path.to_path_buf()])
 }
 
 /// Writes a file, which is there as a whole or not at all.

@@ -60,15 +60,15 @@ tensors
   layer.b  f32           [3]       12 B
 
 bytes by dtype
-  packed<q4_0>  1 tensors  1.1 KiB  {}
+  packed<q4_0>  1 tensor   1.1 KiB  {}
   f32           2 tensors  524 B    {}
 
 tensors by size
-  4 B to 16 B         1 tensors  {}
+  4 B to 16 B         1 tensor   {}
   16 B to 64 B        0 tensors
   64 B to 256 B       0 tensors
-  256 B to 1.0 KiB    1 tensors  {}
-  1.0 KiB to 4.0 KiB  1 tensors  {}
+  256 B to 1.0 KiB    1 tensor   {}
+  1.0 KiB to 4.0 KiB  1 tensor   {}
 ",
         "█".repeat(28),
         "█".repeat(13),
@@ -98,7 +98,7 @@ fn every_format_is_recognised_by_what_is_in_it() {
     let plain = Tensor::new(&[3], &[1f32, 2.0, 3.0]).unwrap();
     let listed = |format: &str, tensors: usize| {
         let text = works(&["inspect", &path]);
-        assert!(text.starts_with(&format!("{path}: {format}, {tensors} tensors, ")), "{text}");
+        assert!(text.starts_with(&format!("{path}: {format}, {tensors} tensor")), "{text}");
     };
     safetensors::write(Path::new(&path), &views(&list), &meta).unwrap();
     listed("safetensors", 3);

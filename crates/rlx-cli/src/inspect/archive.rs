@@ -2,6 +2,7 @@
 
 use super::{Args, Format, pretty};
 use crate::failure::{Failure, Result, readable};
+use crate::show::count;
 use rlx::formats::{Archive, Entry, List, Value};
 use rlx::tools::print;
 use serde_json::{Map, json};
@@ -85,13 +86,8 @@ fn text(name: &str, file: &Archive) -> String {
         0 | 1 => String::new(),
         n => format!(" in {n} files"),
     };
-    let mut out = format!(
-        "{}: {}{files}, {} tensors, {}\n",
-        readable(name),
-        file.format(),
-        all.tensors,
-        bytes(all.bytes)
-    );
+    let (tensors, size) = (count(all.tensors, "tensor"), bytes(all.bytes));
+    let mut out = format!("{}: {}{files}, {tensors}, {size}\n", readable(name), file.format());
     if !file.metadata().is_empty() {
         out += "\nmetadata\n";
         let rows = file.metadata().iter().map(|(key, value)| vec![readable(key), short(value)]);
@@ -107,7 +103,7 @@ fn text(name: &str, file: &Archive) -> String {
         out += "\nbytes by dtype\n";
         let sums = by_dtype(file);
         let rows = sums.iter().map(|(d, s)| {
-            vec![d.clone(), format!("{} tensors", s.tensors), bytes(s.bytes), bar(s.bytes, all.bytes)]
+            vec![d.clone(), count(s.tensors, "tensor"), bytes(s.bytes), bar(s.bytes, all.bytes)]
         });
         out += &table(&rows.collect::<Vec<_>>(), 3);
         out += "\ntensors by size\n";
@@ -115,7 +111,7 @@ fn text(name: &str, file: &Archive) -> String {
         let most = sizes.iter().map(|(_, _, s)| s.tensors).max().unwrap_or(0);
         let rows = sizes.iter().map(|(from, to, s)| {
             let range = format!("{} to {}", bytes(*from), bytes(*to));
-            vec![range, format!("{} tensors", s.tensors), bar(s.tensors as u64, most as u64)]
+            vec![range, count(s.tensors, "tensor"), bar(s.tensors as u64, most as u64)]
         });
         out += &table(&rows.collect::<Vec<_>>(), 2);
     }

@@ -64,7 +64,7 @@ fn a_model_is_shown_and_becomes_a_graph() {
     let f = Folder::new("onnx_convert");
     let path = written(&f, "m.onnx");
     let text = works(&["inspect", &path]);
-    for part in ["ONNX, 1 tensors", "\"x:0: f32[batch, 8]\"", "nodes MatMul", "w  f32  [8, 8]"] {
+    for part in ["ONNX, 1 tensor, ", "\"x:0: f32[batch, 8]\"", "nodes MatMul", "w  f32  [8, 8]"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let json: serde_json::Value =

@@ -88,10 +88,12 @@ impl Model {
         proto::Model(self.data.bytes())
     }
 
-    /// Whether bytes may be an ONNX model: a message whose first field is its version, or the like.
+    /// Whether bytes may be an ONNX model: a whole message, whose first field is its version, with a graph. The format has no
+    /// magic bytes, and the first few of others may look alike.
     pub fn looks_like(bytes: &[u8]) -> bool {
-        let mut fields = proto::Model(bytes).fields();
-        matches!(fields.next(), Some(Ok((1, proto::Value::Int(v)))) if v < 1000)
+        let model = proto::Model(bytes);
+        let version = matches!(model.fields().next(), Some(Ok((1, proto::Value::Int(v)))) if v < 1000);
+        version && model.fields().all(|f| f.is_ok()) && matches!(model.graph(), Ok(Some(_)))
     }
 
     /// The graph, with params beside it.

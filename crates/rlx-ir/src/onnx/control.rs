@@ -204,6 +204,13 @@ fn by_while<'g>(
     carried: &[Var<'g>],
     trips: Trips<'g>,
 ) -> Result<Vec<Var<'g>>> {
+    // Nothing ends a loop that counts beyond what a device does and whose condition stays as it is.
+    let boundless = match &trips {
+        Trips::Any => true,
+        Trips::Data(_) => false,
+        Trips::Known(m) => m.as_const().is_some_and(|m| m > MAX_TURNS),
+    };
+    let constant = Cell::new(false);
     let (max, limit) = match trips {
         Trips::Any => (MAX_TURNS, None),
         Trips::Data(m) => (MAX_TURNS, Some(m)),
@@ -222,12 +229,16 @@ fn by_while<'g>(
         |state| limit.map_or(get(state, 1), |m| get(state, 1).and(get(state, 0).less(m))),
         |state| {
             let out = bodies.build(body, state);
+            constant.set(get(&out, 0).id() == get(state, 1).id() || decided(c, get(&out, 0)) == Some(true));
             let turn = get(state, 0) + 1.0;
             let rest = out.iter().skip(1).copied();
             [turn, alone(get(&out, 0))].into_iter().chain(rest).collect()
         },
     );
     bodies.done()?;
+    if boundless && constant.get() {
+        return Err(Error::new(Code::Size, format!("the loop goes on beyond {MAX_TURNS} turns")));
+    }
     Ok(out.into_iter().skip(2).collect())
 }
 

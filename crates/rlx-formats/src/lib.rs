@@ -7,7 +7,7 @@
 //! 1. [`map`]: the bytes of a file, shared by all who use a part; the only `unsafe` code here;
 //! 2. [`mod@array`]: a tensor whose bytes somebody else keeps; [`metadata`]: what a file says about itself;
 //! 3. [`archive`]: one view of all formats, which [`open`] gives;
-//! 4. [`safetensors`], [`gguf`], [`npy`], [`npz`]: a format each, to read and to write; `zip` is below the last;
+//! 4. [`safetensors`], [`gguf`], [`npy`], [`npz`]: a format each, to read and to write; `zip` is below the last; [`onnx`]: models;
 //! 5. [`paths`]: files that files refer to; [`replace`](mod@replace): files that are written as a whole or not at all.
 //!
 //! ```

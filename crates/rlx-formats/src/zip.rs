@@ -23,7 +23,8 @@ const EXTRA_PADDING: u16 = 0xd935;
 /// 1980-01-01, the earliest there is: the same tensors give the same bytes.
 const DATE: u16 = 0x0021;
 
-/// Deflated members may grow by this much, or to this many bytes, and no more: what grows a thousandfold was made to fill memory.
+/// What is deflated in an archive may grow to so many times the archive, or so many bytes, all together: what grows a thousandfold was
+/// made to fill memory. It can be listed, but not unpacked.
 const GROWTH: u64 = 128;
 const SMALL: u64 = 16 << 20;
 
@@ -35,6 +36,8 @@ pub(crate) struct Member {
     deflated: bool,
     len: u64,
     crc: u32,
+    /// How the archive would grow, if that is too much.
+    too_much: Option<(u64, u64)>,
 }
 
 impl Member {
@@ -60,11 +63,9 @@ impl Member {
         let bytes = match self.deflated {
             false => self.packed.clone(),
             true => {
-                let packed = self.packed.len() as u64;
-                if self.len > packed.saturating_mul(GROWTH).max(SMALL) {
-                    let text =
-                        format!("{packed} bytes would grow to {}: store such arrays uncompressed", self.len);
-                    return Err(bad(text));
+                if let Some((archive, all)) = self.too_much {
+                    let text = format!("an archive of {archive} bytes would grow to {all}");
+                    return Err(bad(format!("{text}: store such arrays uncompressed")));
                 }
                 let len = usize::try_from(self.len).map_err(bad)?;
                 let (out, ended) = inflate(&self.packed, len)?;
@@ -134,6 +135,12 @@ pub(crate) fn members(bytes: &Bytes) -> Result<Vec<(String, Member)>> {
     taken.sort_by_key(|r| r.start);
     if taken.windows(2).any(|w| matches!(w, [a, b] if b.start < a.end)) {
         return Err(bad("two files of the archive overlap"));
+    }
+    let deflated = members.iter().filter(|(_, m)| m.deflated);
+    let all = deflated.fold(0u64, |sum, (_, m)| sum.saturating_add(m.len));
+    let archive = bytes.len() as u64;
+    if all > archive.saturating_mul(GROWTH).max(SMALL) {
+        members.iter_mut().for_each(|(_, m)| m.too_much = Some((archive, all)));
     }
     Ok(members)
 }
@@ -285,7 +292,7 @@ impl<'a> Listed<'a> {
         let stop = usize::try_from(self.packed).ok().and_then(|n| data.checked_add(n));
         let stop = stop.filter(|stop| *stop <= end).ok_or_else(outside)?;
         let packed = bytes.slice(data..stop).ok_or_else(outside)?;
-        Ok((start..stop, Member { packed, deflated, len: self.len, crc: self.crc }))
+        Ok((start..stop, Member { packed, deflated, len: self.len, crc: self.crc, too_much: None }))
     }
 }
 

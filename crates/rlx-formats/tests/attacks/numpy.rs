@@ -311,6 +311,17 @@ fn bombs() {
     let len = (npy(&text, &[]).len() + big) as u32;
     let bomb = Member { packed_len: packed.len() as u32, packed, len, ..Member::deflated("x.npy", b"") };
     run("a bomb", &[bomb], "would grow");
+    // Many small ones, each of which alone would do.
+    let zeros = npy(&header("|u1", "False", "(4194304,)"), &vec![0; 4 << 20]);
+    let small = Member::deflated("x.npy", &zeros);
+    let many: Vec<Member> =
+        (0..16).map(|i| Member { name: format!("{i}.npy").into_bytes(), ..small.clone() }).collect();
+    run("many bombs", &many, "would grow");
+    let folder = Folder::new();
+    let path = folder.file("x.npz", &archive(&many, |_| {}));
+    assert_eq!(open(path).unwrap().entries().len(), 16);
+    let path = folder.file("x.npz", &archive(&many[..3], |_| {}));
+    assert_eq!(limited("few", move || read_path(&path)).unwrap(), 3 << 22);
     // What unpacks to more than it says is noticed by then.
     let small = header("|u1", "False", "(100,)");
     let mut lying = Member::deflated("x.npy", &npy(&small, &[0; 1 << 20]));
